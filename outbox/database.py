@@ -1,0 +1,255 @@
+"""A database by its URL: one thin session over psycopg, PyMySQL and sqlite3.
+
+The relay, the installer and the commands use this. Applications never do: `emit` works on
+the connection that the application already has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import urllib.parse
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from outbox.errors import DatabaseUnavailable, OutboxError, UsageError
+from outbox.queries import block, with_parameters
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from outbox.names import OutTable
+
+_DIALECT_OF_SCHEME = {
+    "postgresql": "postgresql",
+    "postgres": "postgresql",
+    "mysql": "mysql",
+    "mariadb": "mysql",
+    "sqlite": "sqlite",
+}
+
+
+@dataclass(frozen=True)
+class DatabaseUrl:
+    """A SQLAlchemy-style URL, taken apart. Its `str` never shows the password."""
+
+    dialect: str
+    url: str = field(repr=False)
+    parts: urllib.parse.SplitResult = field(repr=False)
+
+    @classmethod
+    def parse(cls, url: str) -> DatabaseUrl:
+        parts = urllib.parse.urlsplit(url)
+        dialect = _DIALECT_OF_SCHEME.get(parts.scheme.split("+")[0])
+        if dialect is None:
+            raise UsageError(
+                f"{redact(url)!r} is not a database URL: "
+                "use postgresql://user@host/db, mysql://…, mariadb://… or sqlite:///path"
+            )
+        if dialect == "sqlite" and (parts.netloc or parts.path in ("", "/")):
+            raise UsageError(f"{redact(url)!r} names no file: use sqlite:///relative/path or sqlite:////absolute/path")
+        return cls(dialect, url, parts)
+
+    def __str__(self) -> str:
+        return redact(self.url)
+
+    @property
+    def path(self) -> str:
+        """SQLite's file: `sqlite:///a` is relative, `sqlite:////a` absolute."""
+        return urllib.parse.unquote(self.parts.path[1:])
+
+    @property
+    def libpq(self) -> str:
+        """The URL as libpq and ADBC take it."""
+        return urllib.parse.urlunsplit(self.parts._replace(scheme="postgresql"))
+
+    @property
+    def database(self) -> str:
+        return urllib.parse.unquote(self.parts.path[1:])
+
+    @property
+    def options(self) -> dict[str, str]:
+        return dict(urllib.parse.parse_qsl(self.parts.query))
+
+    @property
+    def username(self) -> str:
+        return urllib.parse.unquote(self.parts.username or "")
+
+    @property
+    def password(self) -> str:
+        return urllib.parse.unquote(self.parts.password or "")
+
+
+def redact(url: str) -> str:
+    """A URL without its password, fit for a log."""
+    shown = re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", url)
+    return re.sub(r"(?i)((?:password|passwd|sslpassword|token)=)[^&]*", r"\1***", shown)
+
+
+class Session:
+    """One autocommitting connection that runs blocks of `sql/`.
+
+    Inside `transaction()` statements belong together. Errors of the connection become
+    `DatabaseUnavailable`, all others pass through as the driver raises them.
+    """
+
+    def __init__(self, url: DatabaseUrl, table: OutTable, *, application: str = "outbox") -> None:
+        self.url = url
+        self.table = table
+        self.dialect = url.dialect
+        self._prepared: dict[str, str] = {}
+        with self._translated():
+            self.driver: Any = _CONNECT[url.dialect](url, application)
+
+    def query(self, name: str, /, **parameters: Any) -> list[tuple[Any, ...]]:
+        """Run a block and return its rows (none for a statement without a result)."""
+        return self.run(self._block(name), parameters)
+
+    def row(self, name: str, /, **parameters: Any) -> tuple[Any, ...]:
+        """Run a block that returns exactly one row."""
+        (row,) = self.query(name, **parameters)
+        return row
+
+    def value(self, name: str, /, **parameters: Any) -> Any:
+        """Run a block that returns exactly one value."""
+        (value,) = self.row(name, **parameters)
+        return value
+
+    def change(self, name: str, /, **parameters: Any) -> int:
+        """Run a block that changes rows and return how many."""
+        with self._translated():
+            cursor = self.driver.cursor()
+            try:
+                cursor.execute(self._block(name), parameters)
+                return int(cursor.rowcount)
+            finally:
+                cursor.close()
+
+    def run(self, sql: str, parameters: dict[str, Any] | None = None) -> list[tuple[Any, ...]]:
+        """Run SQL that is already in the driver's parameter style."""
+        with self._translated():
+            cursor = self.driver.cursor()
+            try:
+                cursor.execute(sql, parameters) if parameters else cursor.execute(sql)
+                return [tuple(row) for row in cursor.fetchall()] if cursor.description else []
+            finally:
+                cursor.close()
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All or nothing. SQLite takes its write lock at once, so it cannot deadlock."""
+        self.run("BEGIN IMMEDIATE" if self.dialect == "sqlite" else "BEGIN")
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(Exception):
+                self.run("ROLLBACK")
+            raise
+        self.run("COMMIT")
+
+    def close(self) -> None:
+        with contextlib.suppress(Exception):
+            self.driver.close()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _block(self, name: str) -> str:
+        sql = self._prepared.get(name)
+        if sql is None:
+            style = "named" if self.dialect == "sqlite" else "pyformat"
+            sql, names = with_parameters(block(self.dialect, name, self.table), style)
+            if style == "pyformat" and not names:
+                # Without parameters the drivers do not look at percent signs at all.
+                sql = sql.replace("%%", "%")
+            self._prepared[name] = sql
+        return sql
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except OutboxError:
+            raise
+        except Exception as error:
+            if is_connection_error(error):
+                raise DatabaseUnavailable(f"{self.url} does not answer: {str(error).strip()}") from error
+            raise
+
+
+def is_connection_error(error: BaseException) -> bool:
+    """Whether the connection, not the statement, is at fault: trying again can help."""
+    module = type(error).__module__.split(".")[0]
+    if module == "psycopg":
+        import psycopg
+
+        state = getattr(error, "sqlstate", None) or ""
+        # 08 connection, 57P01..05 shutdown/crash/idle timeout, 53 out of resources,
+        # 40 serialization and deadlock, 55P03 lock not available, 57014 statement timeout.
+        if state:
+            return state[:2] in ("08", "53", "40") or state in ("57P01", "57P02", "57P03", "57P05", "55P03", "57014")
+        return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+    if module == "pymysql":
+        import pymysql
+
+        code = error.args[0] if error.args else None
+        # 1040 too many connections, 1053 shutdown, 1205 lock wait, 1213 deadlock,
+        # 1927 connection killed, 2xxx the client's own connection errors, 0 closed.
+        return isinstance(error, pymysql.err.InterfaceError) or (
+            isinstance(error, pymysql.err.OperationalError | pymysql.err.InternalError)
+            and code in (0, 1040, 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1205, 1213, 1927, 2002, 2003, 2006, 2013, 2014, 2055)
+        )
+    if module == "sqlite3":
+        return "locked" in str(error) or "busy" in str(error)
+    return isinstance(error, ConnectionError | TimeoutError)
+
+
+def _postgresql(url: DatabaseUrl, application: str) -> Any:
+    try:
+        import psycopg
+    except ImportError as error:
+        raise UsageError("PostgreSQL needs its drivers: pip install 'outbox-connector[postgresql]'") from error
+    # TCP keepalives end a session whose server vanished; unnamed statements only, so that
+    # a transaction pooler in between cannot mix them up before `check` has found it.
+    defaults = {"application_name": application, "keepalives_idle": "30", "keepalives_interval": "10", "connect_timeout": "10"}
+    missing = {key: value for key, value in defaults.items() if key not in url.options}
+    return psycopg.connect(url.libpq, autocommit=True, prepare_threshold=None, **missing)
+
+
+def _mysql(url: DatabaseUrl, application: str) -> Any:
+    try:
+        import pymysql
+    except ImportError as error:
+        raise UsageError("MySQL and MariaDB need their driver: pip install 'outbox-connector[mysql]'") from error
+    options = url.options
+    unix_socket = options.get("unix_socket")
+    return pymysql.connect(
+        host=url.parts.hostname or "localhost",
+        port=url.parts.port or 3306,
+        user=url.username,
+        password=url.password,
+        database=url.database or None,
+        unix_socket=unix_socket,
+        autocommit=True,
+        charset="utf8mb4",
+        connect_timeout=10,
+        read_timeout=float(options["read_timeout"]) if "read_timeout" in options else None,
+        ssl_ca=options.get("ssl_ca"),
+        ssl_cert=options.get("ssl_cert"),
+        ssl_key=options.get("ssl_key"),
+        program_name=application,
+        init_command="SET SESSION time_zone = '+00:00', sql_mode = CONCAT(@@sql_mode, ',STRICT_ALL_TABLES')",
+    )
+
+
+def _sqlite(url: DatabaseUrl, application: str) -> Any:
+    import sqlite3
+
+    # Five seconds of patience with another writer, the driver's own default said aloud.
+    return sqlite3.connect(url.path, timeout=5.0, isolation_level=None, check_same_thread=False)
+
+
+_CONNECT = {"postgresql": _postgresql, "mysql": _mysql, "sqlite": _sqlite}

@@ -1,0 +1,78 @@
+"""The names of an outbox's objects in the database, quoted by the dialect's own rule."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from outbox.errors import UsageError
+
+DIALECTS = ("postgresql", "mysql", "sqlite")
+# The longest suffix that is added to the table's name is "_immutable"; MySQL allows 64
+# characters and PostgreSQL 63 bytes for an identifier.
+NAME_BYTES_MAX = 50
+
+
+@dataclass(frozen=True, slots=True)
+class OutTable:
+    """The out table `name`, in `schema` or in the connection's default schema."""
+
+    name: str = "outbox"
+    schema: str | None = None
+
+    def __post_init__(self) -> None:
+        for part in (self.name, self.schema):
+            if part is None:
+                continue
+            if not part or len(part.encode()) > NAME_BYTES_MAX or re.search(r"[\x00-\x1f\x7f]", part):
+                raise UsageError(
+                    f"{part!r} cannot name an out table: use 1 to {NAME_BYTES_MAX} bytes without control characters"
+                )
+
+    @classmethod
+    def parse(cls, text: str) -> OutTable:
+        """`outbox`, `schema.outbox`; a part with a dot in it goes in double quotes."""
+        parts = re.findall(r'"(?:[^"]|"")+"|[^."]+|\.', text)
+        if "".join(parts) != text or parts.count(".") not in (0, 1) or len(parts) not in (1, 3):
+            raise UsageError(f'{text!r} is not a table name: write NAME or SCHEMA.NAME, with "quotes" around odd parts')
+        plain = [part[1:-1].replace('""', '"') if part.startswith('"') else part for part in parts if part != "."]
+        return cls(plain[-1], plain[0] if len(plain) == 2 else None)
+
+    def __str__(self) -> str:
+        shown = [f'"{part}"' if "." in part else part for part in (self.schema, self.name) if part]
+        return ".".join(shown)
+
+    def quoted(self, dialect: str, suffix: str = "") -> str:
+        """The qualified, quoted name of the table, or of its companion with `suffix`."""
+        parts = [part for part in (self.schema, self.name + suffix) if part]
+        return ".".join(quote(part, dialect) for part in parts)
+
+    def identifiers(self, dialect: str) -> dict[str, str]:
+        """What the blocks of `sql/` may name in braces."""
+        return {
+            "table": self.quoted(dialect),
+            "info": self.quoted(dialect, "_info"),
+            "lag": self.quoted(dialect, "_lag"),
+            "emit": self.quoted(dialect, "_emit"),
+            "immutable": self.quoted(dialect, "_immutable"),
+            "table_literal": literal(self.quoted(dialect)),
+            "name_literal": literal(self.name),
+            "schema_literal": literal(self.schema) if self.schema else "NULL",
+            "schema": quote(self.schema, dialect) if self.schema else "",
+        }
+
+
+def quote(identifier: str, dialect: str) -> str:
+    """One identifier in the dialect's quotes."""
+    mark = "`" if dialect == "mysql" else '"'
+    return mark + identifier.replace(mark, mark * 2) + mark
+
+
+def literal(text: str) -> str:
+    """A string literal that means the same in all three dialects.
+
+    MySQL takes a backslash for an escape in its default mode, so it is refused.
+    """
+    if "\\" in text:
+        raise UsageError(f"{text!r} cannot name an out table: it has a backslash")
+    return "'" + text.replace("'", "''") + "'"

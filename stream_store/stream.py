@@ -1,0 +1,88 @@
+"""The stream: one partition, keyed by the row's own ID, appended by compare-and-set."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from datetime import datetime
+
+    from outbox.batch import EventBatch
+
+
+class Outcome(Enum):
+    """What became of an append. The whole batch is taken or the whole batch is refused."""
+
+    APPENDED = "appended"
+    DUPLICATE = "duplicate"
+    STALE = "stale"
+    TAIL_LOST = "tail_lost"
+    LATE = "late"
+    CONFLICT = "conflict"
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """An outcome, the tail after it, and the first ID that was refused for what it is."""
+
+    outcome: Outcome
+    tail: int
+    at_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamInfo:
+    """What a stream says of itself, without reading every event."""
+
+    url: str
+    stream_id: str
+    outbox_id: str | None
+    source: str | None
+    tail: int
+    # IDs through this one are no longer held: trimmed, or before the stream's beginning.
+    trimmed_through: int
+    # IDs acknowledged once and gone, as `outbox rebase` recorded them: (after, through].
+    lost: tuple[tuple[int, int], ...]
+    segments: int
+    size_bytes: int
+
+
+class Stream(Protocol):
+    """One module per backend; one contract suite for all of them (`tests/contract`).
+
+    A stream opened for reading can do everything but `bind`, `append`, `lose` and `trim`.
+    """
+
+    url: str
+    stream_id: str
+
+    def info(self) -> StreamInfo: ...
+
+    def bind(self, outbox_id: str, source: str) -> None:
+        """Make the stream that outbox's own, durably. `WrongPartner` when it has another."""
+
+    def tail(self) -> int:
+        """The highest ID that is appended and durable; 0 for an empty stream."""
+
+    def append(self, batch: EventBatch) -> Appended:
+        """Append by compare-and-set on the tail. Durable when it answers APPENDED."""
+
+    def read(self, after: int, through: int | None = None) -> Iterator[EventBatch]:
+        """Durable events with after < id <= through, chained, in batches as they are stored.
+
+        Ends at the tail as it was when the read began. Asking for trimmed IDs is an error.
+        """
+
+    def find(self, time: datetime) -> int:
+        """The lowest ID whose time is at or after `time`; tail + 1 when there is none."""
+
+    def lose(self, through: int) -> None:
+        """Record that every ID above the tail through this one is lost (`outbox rebase`)."""
+
+    def trim(self, through: int) -> None:
+        """Forget events through this ID, as far as the storage units allow."""
+
+    def close(self) -> None: ...

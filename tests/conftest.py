@@ -1,0 +1,67 @@
+"""Fixtures that start real servers, once per run, and hand out fresh databases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.servers import mariadb, postgresql
+
+DATABASES = ["postgresql", "mariadb", "mysql", "sqlite"]
+
+
+@pytest.fixture(scope="session")
+def postgresql_admin_url() -> Iterator[str]:
+    url, server = postgresql.admin_url()
+    yield url
+    if server:
+        server.destroy()
+
+
+@pytest.fixture(scope="session")
+def mariadb_admin_url() -> Iterator[str]:
+    url, server = mariadb.admin_url()
+    yield url
+    if server:
+        server.destroy()
+
+
+@pytest.fixture(scope="session")
+def mysql_admin_url() -> str:
+    try:
+        return mariadb.mysql_admin_url()
+    except Exception as error:
+        pytest.skip(f"MySQL itself needs Docker or OUTBOX_TEST_MYSQL_URL, and neither is here: {error}")
+
+
+@pytest.fixture
+def postgresql_url(postgresql_admin_url: str) -> str:
+    return postgresql.fresh_database(postgresql_admin_url)
+
+
+@pytest.fixture
+def mariadb_url(mariadb_admin_url: str) -> str:
+    return mariadb.fresh_database(mariadb_admin_url)
+
+
+@pytest.fixture
+def mysql_url(mysql_admin_url: str) -> str:
+    return mariadb.fresh_database(mysql_admin_url)
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'app.db'}"
+
+
+@pytest.fixture(params=DATABASES)
+def database_url(request: pytest.FixtureRequest) -> str:
+    """A fresh, empty database of each kind."""
+    return str(request.getfixturevalue(f"{request.param}_url"))
+
+
+@pytest.fixture
+def stream_url(tmp_path: Path) -> str:
+    return f"file://{tmp_path / 'stream'}"
