@@ -38,7 +38,9 @@ class DeleteAfter:
         try:
             return cls("age", parse_duration_seconds(text))
         except UsageError:
-            raise UsageError(f"{text!r}: rows are deleted after durable, materialized, never or a duration (24h)") from None
+            raise UsageError(
+                f"{text!r}: rows are deleted after durable, materialized, never or a duration (24h)"
+            ) from None
 
 
 def parse_on_blocker(text: str) -> float | None:

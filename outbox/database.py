@@ -39,7 +39,12 @@ class DatabaseUrl:
 
     @classmethod
     def parse(cls, url: str) -> DatabaseUrl:
-        parts = urllib.parse.urlsplit(url)
+        try:
+            # Without fragments: `#` may stand in a file's name or in a password.
+            parts = urllib.parse.urlsplit(url, allow_fragments=False)
+            parts.port  # noqa: B018 - raises on a port that is no number
+        except ValueError as error:
+            raise UsageError(f"{redact(url)!r} is not a URL: {error}") from None
         dialect = _DIALECT_OF_SCHEME.get(parts.scheme.split("+")[0])
         if dialect is None:
             raise UsageError(
@@ -48,6 +53,8 @@ class DatabaseUrl:
             )
         if dialect == "sqlite" and (parts.netloc or parts.path in ("", "/")):
             raise UsageError(f"{redact(url)!r} names no file: use sqlite:///relative/path or sqlite:////absolute/path")
+        if dialect == "sqlite" and parts.path.startswith("/:memory:"):
+            raise UsageError(f"{redact(url)!r}: an in-memory database cannot be shared with the relay, name a file")
         return cls(dialect, url, parts)
 
     def __str__(self) -> str:
@@ -61,7 +68,9 @@ class DatabaseUrl:
     @property
     def libpq(self) -> str:
         """The URL as libpq and ADBC take it."""
-        return urllib.parse.urlunsplit(self.parts._replace(scheme="postgresql"))
+        # By hand: urlunsplit drops the slashes of a URL without a host (a Unix socket).
+        query = f"?{self.parts.query}" if self.parts.query else ""
+        return f"postgresql://{self.parts.netloc}{self.parts.path}{query}"
 
     @property
     def database(self) -> str:
@@ -82,7 +91,8 @@ class DatabaseUrl:
 
 def redact(url: str) -> str:
     """A URL without its password, fit for a log."""
-    shown = re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", url)
+    # The password ends at the last `@` before the path; one with a slash in it at the first.
+    shown = re.sub(r"(://[^:/@]*):(?:[^/?#]*@|[^@]*@)", r"\1:***@", url)
     return re.sub(r"(?i)((?:password|passwd|sslpassword|token)=)[^&]*", r"\1***", shown)
 
 
@@ -99,7 +109,14 @@ class Session:
         self.dialect = url.dialect
         self._prepared: dict[str, str] = {}
         with self._translated():
-            self.driver: Any = _CONNECT[url.dialect](url, application)
+            try:
+                self.driver: Any = _CONNECT[url.dialect](url, application)
+            except Exception as error:
+                if isinstance(error, OutboxError) or is_connection_error(error) or not is_driver_error(error):
+                    raise
+                raise UsageError(
+                    f"{url} refuses the connection: {str(error).strip()}; look at the user, the password and the database's name"
+                ) from error
 
     def query(self, name: str, /, **parameters: Any) -> list[tuple[Any, ...]]:
         """Run a block and return its rows (none for a statement without a result)."""
@@ -200,11 +217,37 @@ def is_connection_error(error: BaseException) -> bool:
         # 1927 connection killed, 2xxx the client's own connection errors, 0 closed.
         return isinstance(error, pymysql.err.InterfaceError) or (
             isinstance(error, pymysql.err.OperationalError | pymysql.err.InternalError)
-            and code in (0, 1040, 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1205, 1213, 1927, 2002, 2003, 2006, 2013, 2014, 2055)
+            and code
+            in (
+                0,
+                1040,
+                1053,
+                1077,
+                1079,
+                1152,
+                1158,
+                1159,
+                1160,
+                1161,
+                1205,
+                1213,
+                1927,
+                2002,
+                2003,
+                2006,
+                2013,
+                2014,
+                2055,
+            )
         )
     if module == "sqlite3":
         return "locked" in str(error) or "busy" in str(error)
     return isinstance(error, ConnectionError | TimeoutError)
+
+
+def is_driver_error(error: BaseException) -> bool:
+    """Whether the database or its driver raised this, and not a mistake of ours."""
+    return type(error).__module__.split(".")[0] in ("psycopg", "pymysql", "sqlite3")
 
 
 def _postgresql(url: DatabaseUrl, application: str) -> Any:
@@ -214,14 +257,20 @@ def _postgresql(url: DatabaseUrl, application: str) -> Any:
         raise UsageError("PostgreSQL needs its drivers: pip install 'outbox-connector[postgresql]'") from error
     # TCP keepalives end a session whose server vanished; unnamed statements only, so that
     # a transaction pooler in between cannot mix them up before `check` has found it.
-    defaults = {"application_name": application, "keepalives_idle": "30", "keepalives_interval": "10", "connect_timeout": "10"}
-    missing = {key: value for key, value in defaults.items() if key not in url.options}
+    defaults = {
+        "application_name": application,
+        "keepalives_idle": "30",
+        "keepalives_interval": "10",
+        "connect_timeout": "10",
+    }
+    missing: dict[str, Any] = {key: value for key, value in defaults.items() if key not in url.options}
     return psycopg.connect(url.libpq, autocommit=True, prepare_threshold=None, **missing)
 
 
 def _mysql(url: DatabaseUrl, application: str) -> Any:
     try:
         import pymysql
+        from pymysql.constants import CLIENT
     except ImportError as error:
         raise UsageError("MySQL and MariaDB need their driver: pip install 'outbox-connector[mysql]'") from error
     options = url.options
@@ -235,6 +284,8 @@ def _mysql(url: DatabaseUrl, application: str) -> Any:
         unix_socket=unix_socket,
         autocommit=True,
         charset="utf8mb4",
+        # An UPDATE counts the rows it matched, as in the other databases.
+        client_flag=CLIENT.FOUND_ROWS,
         connect_timeout=10,
         read_timeout=float(options["read_timeout"]) if "read_timeout" in options else None,
         ssl_ca=options.get("ssl_ca"),
@@ -245,7 +296,7 @@ def _mysql(url: DatabaseUrl, application: str) -> Any:
     )
 
 
-def _sqlite(url: DatabaseUrl, application: str) -> Any:
+def _sqlite(url: DatabaseUrl, application: str) -> Any:  # noqa: ARG001 - SQLite knows no names
     import sqlite3
 
     # Five seconds of patience with another writer, the driver's own default said aloud.

@@ -11,6 +11,8 @@ DIALECTS = ("postgresql", "mysql", "sqlite")
 # The longest suffix that is added to the table's name is "_immutable"; MySQL allows 64
 # characters and PostgreSQL 63 bytes for an identifier.
 NAME_BYTES_MAX = 50
+# A schema's name gets no suffix, so it may be as long as PostgreSQL allows.
+SCHEMA_BYTES_MAX = 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +23,13 @@ class OutTable:
     schema: str | None = None
 
     def __post_init__(self) -> None:
-        for part in (self.name, self.schema):
+        for part, limit_bytes in ((self.name, NAME_BYTES_MAX), (self.schema, SCHEMA_BYTES_MAX)):
             if part is None:
                 continue
-            if not part or len(part.encode()) > NAME_BYTES_MAX or re.search(r"[\x00-\x1f\x7f]", part):
+            if not part or len(part.encode()) > limit_bytes or re.search(r"[\x00-\x1f\x7f\\]", part):
                 raise UsageError(
-                    f"{part!r} cannot name an out table: use 1 to {NAME_BYTES_MAX} bytes without control characters"
+                    f"{part!r} cannot name an out table or its schema: "
+                    f"use 1 to {limit_bytes} bytes without control characters and backslashes"
                 )
 
     @classmethod
@@ -39,11 +42,15 @@ class OutTable:
         return cls(plain[-1], plain[0] if len(plain) == 2 else None)
 
     def __str__(self) -> str:
-        shown = [f'"{part}"' if "." in part else part for part in (self.schema, self.name) if part]
+        # Odd parts in quotes, so that `parse` reads back what is shown.
+        shown = [quote(part, "ansi") if set(part) & set('."') else part for part in (self.schema, self.name) if part]
         return ".".join(shown)
 
     def quoted(self, dialect: str, suffix: str = "") -> str:
         """The qualified, quoted name of the table, or of its companion with `suffix`."""
+        if dialect == "sqlite" and self.schema:
+            # An attached database would also need the name without it, in triggers.
+            raise UsageError(f"SQLite has no schemas: write {self.name!r} without {self.schema!r} in front")
         parts = [part for part in (self.schema, self.name + suffix) if part]
         return ".".join(quote(part, dialect) for part in parts)
 
@@ -55,7 +62,13 @@ class OutTable:
             "lag": self.quoted(dialect, "_lag"),
             "emit": self.quoted(dialect, "_emit"),
             "immutable": self.quoted(dialect, "_immutable"),
+            # PostgreSQL names the sequence of an identity column so; `check` looks.
+            "sequence": self.quoted(dialect, "_id_seq"),
+            "sequence_literal": literal(self.quoted(dialect, "_id_seq")),
             "table_literal": literal(self.quoted(dialect)),
+            "info_literal": literal(self.quoted(dialect, "_info")),
+            "lag_literal": literal(self.quoted(dialect, "_lag")),
+            "emit_literal": literal(self.quoted(dialect, "_emit")),
             "name_literal": literal(self.name),
             "schema_literal": literal(self.schema) if self.schema else "NULL",
             "schema": quote(self.schema, dialect) if self.schema else "",

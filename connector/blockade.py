@@ -1,0 +1,89 @@
+"""A blockade: rows wait behind a gap that a transaction in flight keeps open.
+
+Names the blocker, ends it where that is wished, and tries the barrier where holders cannot
+be listed or are never seen absent.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from connector.fence import settle
+
+if TYPE_CHECKING:
+    from connector.fence import Fence
+    from connector.options import RelayOptions
+    from connector.source import Blocker, Source
+
+# How long a gap may stay open before anybody is asked about it.
+QUIET_SECONDS = 1.0
+REPEAT_SECONDS = 30.0
+BARRIER_PAUSE_SECONDS_MIN = 0.05
+BARRIER_PAUSE_SECONDS_MAX = 5.0
+
+
+class Blockade:
+    """What is known of the current blockade, if there is one."""
+
+    def __init__(self, source: Source, options: RelayOptions, log: Any) -> None:
+        self._source = source
+        self._options = options
+        self._log = log
+        self._since: float | None = None
+        self._look_due = 0.0
+        self._say_due = 0.0
+        self._barrier_due = 0.0
+        self._barrier_pause_seconds = BARRIER_PAUSE_SECONDS_MIN
+
+    def look(self, fence: Fence, tail: int) -> Fence:
+        """Rows are held behind `tail`: do what can be done about it."""
+        now = time.monotonic()
+        if self._since is None:
+            self._since = now
+        if fence.round is None:
+            return fence
+        waiting_for = fence.round.waiting_for
+        if "unlisted" in waiting_for:
+            return self._try_barrier(fence, now)
+        if now - self._since < QUIET_SECONDS or now < self._look_due:
+            return fence
+        self._look_due = now + QUIET_SECONDS
+        blockers = self._source.blockers(waiting_for)
+        if now >= self._say_due and blockers:
+            self._say_due = now + REPEAT_SECONDS
+            for blocker in blockers:
+                self._log.warning(f"held at {tail + 1} by {blocker}", held_at=tail + 1, pid=blocker.pid)
+        self._terminate(blockers, tail)
+        if blockers and all("idle" not in blocker.state and blocker.pid is not None for blocker in blockers):
+            # Busy sessions that are never seen absent. Not while one idles: writers would queue up behind us.
+            return self._try_barrier(fence, now)
+        return fence
+
+    def lift(self) -> None:
+        """Nothing is held any more."""
+        self._since = None
+        self._barrier_pause_seconds = BARRIER_PAUSE_SECONDS_MIN
+
+    def _try_barrier(self, fence: Fence, now: float) -> Fence:
+        if now < self._barrier_due:
+            return fence
+        bound = self._source.barrier()
+        if bound is not None:
+            self._barrier_pause_seconds = BARRIER_PAUSE_SECONDS_MIN
+            return settle(fence, bound)
+        self._barrier_pause_seconds = min(self._barrier_pause_seconds * 2, BARRIER_PAUSE_SECONDS_MAX)
+        self._barrier_due = time.monotonic() + self._barrier_pause_seconds
+        return fence
+
+    def _terminate(self, blockers: list[Blocker], tail: int) -> None:
+        limit_seconds = self._options.terminate_blocker_after_seconds
+        if limit_seconds is None:
+            return
+        for blocker in blockers:
+            if blocker.seconds is not None and blocker.seconds > limit_seconds:
+                ended = self._source.terminate(blocker)
+                self._log.warning(
+                    f"{'terminated' if ended else 'could not terminate'} {blocker}, which held the stream at {tail + 1}",
+                    held_at=tail + 1,
+                )

@@ -1,0 +1,201 @@
+"""Clean-up: deleting rows from the out table once they are safe elsewhere.
+
+Lazy, in bounded ID ranges, and checked: only ranges that this process appended, or saw
+answered DUPLICATE, are deleted, and the rows that go must be the rows that were appended.
+`deleted_through` moves in the same transaction.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import pyarrow.compute as pc
+
+from outbox.errors import LateRow, StaleTail
+from outbox.queries import blocks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from connector.options import DeleteAfter
+    from connector.source import Rows
+    from outbox.database import Session
+
+RANGE_ROWS_MAX = 10_000
+# While there is a backlog, reading comes first: deletes wait this long at most.
+BACKLOG_PATIENCE_SECONDS = 30.0
+# A row that someone wrote below `deleted_through` is looked for this often. Rarer when the
+# look itself is slow: under a held-back vacuum it passes over every dead row.
+LATE_CHECK_SECONDS = 5.0
+LATE_CHECK_SHARE = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class AppendedRange:
+    """Rows known to be in the stream: after < id <= through, and what they add up to."""
+
+    after: int
+    through: int
+    rows: int
+    id_sum: int
+    version_sum: int
+    appended_at: float
+
+    def joined(self, other: AppendedRange) -> AppendedRange:
+        """This range and the one that follows it, as one."""
+        assert self.through == other.after, (self, other)
+        return replace(
+            other,
+            after=self.after,
+            rows=self.rows + other.rows,
+            id_sum=self.id_sum + other.id_sum,
+            version_sum=self.version_sum + other.version_sum,
+        )
+
+
+def ranges(after: int, rows: Rows) -> Iterator[AppendedRange]:
+    """The ranges of rows that follow `after`, none with too many rows for one transaction."""
+    now = time.monotonic()
+    for start in range(0, rows.events.num_rows, RANGE_ROWS_MAX):
+        part = rows.slice(start, RANGE_ROWS_MAX)
+        ids = part.events.column(0)
+        through = int(ids[-1].as_py())
+        # Sums wrap at 64 bits in Arrow: IDs are summed as distances from the first.
+        base = after
+        id_sum = int(pc.sum(pc.subtract(ids, base)).as_py()) + base * len(ids)
+        yield AppendedRange(after, through, len(ids), id_sum, int(pc.sum(part.versions).as_py()), now)
+        after = through
+
+
+class Cleaner:
+    """Deletes ranges in a thread of its own, over a session of its own."""
+
+    def __init__(
+        self,
+        session: Session,
+        policy: DeleteAfter,
+        materialized_through: Callable[[], int | None],
+    ) -> None:
+        self._session = session
+        self._policy = policy
+        self._materialized_through = materialized_through
+        self._deleted_through = 0
+        self._ranges: deque[AppendedRange] = deque()
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._over = False
+        self._late_check_due = time.monotonic() + LATE_CHECK_SECONDS
+        self._thread = threading.Thread(target=self._work, name="cleaner", daemon=True)
+        self.backlog = False
+        self._failure: BaseException | None = None
+        self.rows_deleted = 0
+
+    def start(self, deleted_through: int) -> None:
+        self._deleted_through = deleted_through
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raise what ended the cleaner, if anything did."""
+        if self._failure is not None:
+            raise self._failure
+
+    def take(self, appended: AppendedRange) -> None:
+        """Remember a range that is in the stream now."""
+        if self._policy.kind == "never":
+            return
+        with self._lock:
+            last = self._ranges[-1] if self._ranges else None
+            young = last is not None and (
+                self._policy.kind != "age"
+                or appended.appended_at - last.appended_at < max(1.0, self._policy.age_seconds / 100)
+            )
+            if last is not None and young and last.rows + appended.rows <= RANGE_ROWS_MAX:
+                self._ranges[-1] = last.joined(appended)
+            else:
+                self._ranges.append(appended)
+        self._wake.set()
+
+    def finish(self, seconds: float) -> None:
+        """Delete what may be deleted now, then end; within `seconds` if it can be helped."""
+        self._over = True
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=seconds)
+
+    def _work(self) -> None:
+        try:
+            while True:
+                self._wake.wait(timeout=1.0)
+                self._wake.clear()
+                over = self._over
+                while (due := self._next_due(over=over)) is not None:
+                    self._delete(due)
+                self._look_for_late_rows()
+                if over:
+                    return
+                # Small commits make small ranges: let some gather rather than delete one by one.
+                time.sleep(0.05)
+        except BaseException as error:
+            self._failure = error
+
+    def _next_due(self, *, over: bool) -> AppendedRange | None:
+        with self._lock:
+            if not self._ranges:
+                return None
+            first = self._ranges[0]
+            age_seconds = time.monotonic() - first.appended_at
+            if self._policy.kind == "age" and age_seconds < self._policy.age_seconds:
+                return None
+            if self._policy.kind == "materialized" and first.through > (self._materialized_through() or 0):
+                return None
+            if self.backlog and not over and age_seconds < BACKLOG_PATIENCE_SECONDS:
+                return None
+            return self._ranges.popleft()
+
+    def _delete(self, due: AppendedRange) -> None:
+        session = self._session
+        with session.transaction():
+            deleted_through = int(session.value("clean_lock"))
+            if deleted_through >= due.through:
+                return  # another relay was here before: fine
+            if deleted_through > due.after:
+                raise StaleTail(
+                    f"another relay has cleaned up through {deleted_through}, in the middle of our range {due}"
+                )
+            if "clean_digest" in blocks(session.dialect):
+                found = session.row("clean_digest", after=due.after, through=due.through)
+                gone = session.change("clean_delete", after=due.after, through=due.through)
+            else:
+                found = session.row("clean_delete", after=due.after, through=due.through)
+                gone = int(found[0])
+            if tuple(int(number) for number in (*found, gone)) != (due.rows, due.id_sum, due.version_sum, due.rows):
+                # Rolled back. The start path offers every row again and names the one that differs.
+                raise StaleTail(
+                    f"rows {due.after + 1} to {due.through} are not what was appended: "
+                    f"expected {due.rows} rows with IDs adding up to {due.id_sum}, found {int(found[0])} and {int(found[1])}"
+                )
+            session.change("clean_move", through=due.through)
+        self._deleted_through = due.through
+        self.rows_deleted += due.rows
+
+    def _look_for_late_rows(self) -> None:
+        now = time.monotonic()
+        if now < self._late_check_due:
+            return
+        late = self._session.value("late_id", deleted_through=self._deleted_through)
+        if late is not None:
+            raise late_row(int(late), self._deleted_through)
+        done = time.monotonic()
+        self._late_check_due = done + max(LATE_CHECK_SECONDS, (done - now) / LATE_CHECK_SHARE)
+
+
+def late_row(late_id: int, boundary: int) -> LateRow:
+    """The error for a row that appeared where everything was relayed and deleted already."""
+    return LateRow(
+        f"row {late_id} appeared in the out table at or below {boundary}, where every row had been relayed and deleted: "
+        "someone wrote an explicit ID, or the sequence was reset. `outbox rebase` gives such rows new IDs; see docs/operations.md"
+    )

@@ -1,0 +1,142 @@
+"""The main loop of a relay that leads: list, read, decide, hand over.
+
+One turn: the sequence's last value, then the lock's holders, then the rows, in this order,
+because the fence's proof needs it; then the sequence again, which is the next turn's first.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from connector.blockade import Blockade
+from connector.fence import Fence, admit, observe
+from connector.start import check_standing
+from outbox.errors import ExplicitId, StaleTail
+
+if TYPE_CHECKING:
+    import threading
+
+    import pyarrow as pa
+
+    from connector.appender import Appender
+    from connector.cleaner import Cleaner
+    from connector.lease import Lease
+    from connector.options import RelayOptions
+    from connector.source import Rows, Source
+    from connector.start import Started
+
+PAUSE_SECONDS_MIN = 0.001
+REPORT_SECONDS = 10.0
+
+
+class Follower:
+    """Follows the out table from where the start path left off."""
+
+    def __init__(self, options: RelayOptions, source: Source, started: Started, log: Any) -> None:
+        self._options = options
+        self._source = source
+        self._log = log
+        self._blockade = Blockade(source, options, log)
+        self._fence = Fence()
+        self._standing = started.standing
+        # The last ID handed over to the appender.
+        self._tail = started.tail
+        # Every ID through this one is handed over or dead: there is nothing to read below it.
+        self._empty_through = 0
+        self._pause_seconds = PAUSE_SECONDS_MIN
+        self._report_due = 0.0
+
+    def run(self, appender: Appender, cleaner: Cleaner, lease: Lease, stop: threading.Event, *, once: bool) -> None:
+        """Relay until told to stop or, with `once`, until nothing visible is left."""
+        while not stop.is_set():
+            for party in (lease, appender, cleaner):
+                party.check()
+            self._guard()
+            self._list_holders()
+            before = self._tail
+            seen, held = self._read(appender) if self._may_have_rows() else (0, False)
+            if once and not seen:
+                return
+            cleaner.backlog = seen >= self._options.batch_rows
+            if held:
+                self._fence = self._blockade.look(self._fence, self._tail)
+            else:
+                self._blockade.lift()
+            self._report()
+            self._pause(stop, progressed=self._tail > before, backlog=cleaner.backlog)
+            self._standing = self._source.standing()
+
+    def _guard(self) -> None:
+        """What must hold between database and stream, after each look at the database."""
+        deleted_through = self._standing.deleted_through
+        if deleted_through > self._tail:
+            raise StaleTail(f"another relay has cleaned up through {deleted_through}, we have handed over {self._tail}")
+        check_standing(self._standing, self._tail)
+
+    def _list_holders(self) -> None:
+        if self._standing.drawn > self._fence.settled_through:
+            self._fence = observe(self._fence, self._standing.drawn, self._source.holders())
+
+    def _may_have_rows(self) -> bool:
+        return self._standing.drawn > max(self._tail, self._empty_through)
+
+    def _read(self, appender: Appender) -> tuple[int, bool]:
+        """Read once and hand over what the fence admits: rows seen, and whether some are held."""
+        settled_through, seen = self._fence.settled_through, 0
+        for rows in self._source.read(self._tail, self._options.batch_rows):
+            count = rows.events.num_rows
+            seen += count
+            self._standing = self._source.standing()
+            admitted = self._admit(rows)
+            if admitted:
+                self._source.make_durable(self._standing)
+                self._tail = appender.take(self._tail, rows.slice(0, admitted))
+            if admitted < count:
+                return seen, True
+        if not seen:
+            self._empty_through = settled_through
+        return seen, False
+
+    def _admit(self, rows: Rows) -> int:
+        """How many of the rows may be appended, once nothing about them is odd."""
+        self._guard()
+        ids = _Ids(rows.events.column(0))
+        if ids[-1] > self._standing.drawn:
+            raise ExplicitId(
+                f"row {ids[-1]} lies above the sequence, which stands at {self._standing.drawn}: someone wrote an explicit "
+                "ID, and IDs that the sequence gives out later would lie below it. Delete that row and emit it anew, or "
+                "move the sequence past it; see docs/operations.md"
+            )
+        return admit(self._fence, self._tail, self._standing.deleted_through, ids)
+
+    def _pause(self, stop: threading.Event, *, progressed: bool, backlog: bool) -> None:
+        """Go on at once in a backlog, soon after progress, and ever more slowly when idle."""
+        if progressed:
+            self._pause_seconds = PAUSE_SECONDS_MIN
+            if backlog:
+                return
+        stop.wait(self._pause_seconds)
+        if not progressed:
+            self._pause_seconds = min(self._pause_seconds * 1.5, self._options.idle_poll_seconds)
+
+    def _report(self) -> None:
+        now = time.monotonic()
+        if now >= self._report_due:
+            self._report_due = now + REPORT_SECONDS
+            standing = self._standing
+            self._log.debug("relaying", tail=self._tail, drawn=standing.drawn, deleted_through=standing.deleted_through)
+
+
+class _Ids(Sequence[int]):
+    """An Arrow column of IDs as plain integers, one at a time: the fence bisects it."""
+
+    def __init__(self, column: pa.Int64Array) -> None:
+        self._column = column
+
+    def __len__(self) -> int:
+        return len(self._column)
+
+    def __getitem__(self, position: Any) -> Any:
+        return self._column[position].as_py()

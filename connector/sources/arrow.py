@@ -1,0 +1,30 @@
+"""What a driver hands over, brought to the one Arrow schema of events."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from connector.source import Rows
+from outbox.batch import SCHEMA
+
+COLUMN_COUNT = len(SCHEMA)
+
+
+def to_rows(read: pa.RecordBatch, versions: pa.Int64Array) -> Rows:
+    """The event columns of a read, by position, in the schema's own types."""
+    arrays = [_as_type(read.column(i), SCHEMA.field(i).type) for i in range(COLUMN_COUNT)]
+    return Rows(pa.RecordBatch.from_arrays(arrays, schema=SCHEMA), versions)
+
+
+def _as_type(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    if array.type == wanted:
+        return array
+    if array.null_count == len(array):
+        # SQLite gives a column without a value the type of an integer.
+        return pa.nulls(len(array), wanted)
+    if pa.types.is_timestamp(wanted) and pa.types.is_timestamp(array.type) and array.type.tz is None:
+        # MySQL's datetime is kept in UTC without saying so.
+        return array.cast(pa.timestamp("us")).cast(pa.int64()).cast(wanted)
+    return array.cast(wanted)

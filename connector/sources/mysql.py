@@ -1,0 +1,253 @@
+"""MySQL and MariaDB: fenced by the metadata locks on the out table.
+
+Small reads go through PyMySQL on the relay's own session, backlogs through connectorx,
+which is six times faster and opens a connection for each read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlunsplit
+
+import pyarrow as pa
+
+from connector.fence import Holders
+from connector.source import Blocker, Rows, Standing
+from connector.sources.arrow import COLUMN_COUNT, to_rows
+from connector.sources.session import open_session
+from connector.sources.sizing import rows_within
+from outbox.batch import SCHEMA
+from outbox.errors import DatabaseUnavailable, Unsupported
+from outbox.info import Info, read_info
+from outbox.queries import block, with_integers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from connector.options import RelayOptions
+    from outbox.database import Session
+
+ID_MAX = 2**63 - 1
+# Below this many rows to come, one statement on the open session beats a new connection.
+BULK_ROWS_MIN = 2_000
+# PyMySQL makes Python objects: it never reads more rows than this at once.
+SMALL_ROWS_MAX = 5_000
+
+
+class MysqlSource:
+    """One session for everything small, and connectorx for backlogs."""
+
+    def __init__(self, options: RelayOptions) -> None:
+        self._options = options
+        self._session: Session | None = None
+        self._variables: dict[str, str] = {}
+        self._lists_holders = True
+        self._server = 0
+        self._drawn = 0
+        # Connections whose locks are not a writer's: the cleaner of this very relay.
+        self._ignored_connections: set[int] = set()
+
+    def open(self) -> None:
+        self._session = open_session(self._options, "outbox relay")
+        try:
+            self._variables = {str(name).lower(): str(value) for name, value in self.session.query("variables")}
+            self._refuse_unsupported()
+            if not self.is_mariadb:
+                self.session.query("fresh_statistics")
+            self._server = int(self.session.value("which_server"))
+            self._lists_holders = self._options.fence != "barrier" and self._can_list_holders()
+            if self._lists_holders:
+                self._prove_sight()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def is_mariadb(self) -> bool:
+        return "mariadb" in self._variables["version"].lower()
+
+    def _refuse_unsupported(self) -> None:
+        variables, table = self._variables, self._options.table
+        version = tuple(int(part) for part in re.findall(r"\d+", variables["version"])[:2])
+        oldest = (10, 5) if self.is_mariadb else (8, 0)
+        if version < oldest:
+            raise Unsupported(
+                f"{variables['version']} is too old: MariaDB >= 10.5 or MySQL >= 8.0 is needed "
+                "(older servers give out an ID again after a restart, or do not list metadata locks)"
+            )
+        isolation = variables.get("transaction_isolation") or variables.get("tx_isolation")
+        if isolation != "READ-COMMITTED" or variables["autocommit"] != "ON":
+            raise Unsupported(
+                f"the relay's session is {isolation} with autocommit {variables['autocommit']}, though it has set "
+                "READ-COMMITTED and ON: something in between does not keep session settings (a proxy?); connect directly"
+            )
+        if "ON" in (variables.get("read_only"), variables.get("super_read_only")):
+            raise Unsupported(
+                f"{self._options.database} is read-only, most likely a replica: point the relay at the primary"
+            )
+        multi_primary = variables.get("group_replication_group_name") and (
+            variables.get("group_replication_single_primary_mode") == "OFF"
+        )
+        if variables.get("wsrep_on") == "ON" or multi_primary:
+            raise Unsupported(
+                "Galera and multi-primary group replication are not supported: other nodes' locks cannot be seen"
+            )
+        if variables["auto_increment_increment"] != "1":
+            raise Unsupported("auto_increment_increment is not 1: IDs would not be drawn in order; set it to 1")
+        engine = self.session.query("engine")
+        if engine and str(engine[0][0]).lower() != "innodb":
+            raise Unsupported(f"{table} uses {engine[0][0]}: run ALTER TABLE {table} ENGINE = InnoDB")
+
+    def _can_list_holders(self) -> bool:
+        try:
+            return bool(self.session.value("can_list_mariadb" if self.is_mariadb else "can_list_mysql"))
+        except DatabaseUnavailable:
+            raise
+        except Exception:  # no privilege: the barrier is the mode for such servers
+            return False
+
+    def _prove_sight(self) -> None:
+        """The canary: a second session takes the lock, and the listing must show it."""
+        with open_session(self._options, "outbox canary") as canary:
+            before = self.holders().sessions
+            canary.run("BEGIN")
+            canary.query("canary")
+            seen = self.holders().sessions - before
+            canary.run("ROLLBACK")
+        if not seen:
+            raise Unsupported(
+                "the fence is blind: a session that holds a write lock on the out table is not listed. "
+                'The relay\'s connections reach different servers, or the locks cannot be seen; try fence = "barrier"'
+            )
+
+    @property
+    def session(self) -> Session:
+        if self._session is None:
+            raise DatabaseUnavailable("the relay's session is closed")
+        return self._session
+
+    def info(self) -> Info:
+        return read_info(self.session)
+
+    def server_id(self) -> str:
+        known = self._variables
+        return (
+            known.get("server_uuid")
+            or known.get("server_uid")
+            or f"{known['hostname']}:{known['port']}:{known['datadir']}"
+        )
+
+    def standing(self) -> Standing:
+        drawn, deleted_through = self.session.row("standing")
+        self._drawn = int(drawn)
+        return Standing(self._drawn, int(deleted_through))
+
+    def read(self, after: int, limit_rows: int, through: int | None = None) -> Iterator[Rows]:
+        last = ID_MAX if through is None else through
+        to_come = min(last, max(self._drawn, after)) - after
+        if to_come >= BULK_ROWS_MIN and not self._options.database.options:
+            yield from self._read_bulk(after, last, rows_within(self.session, after, last, limit_rows))
+        else:
+            limit_rows = rows_within(self.session, after, last, min(limit_rows, SMALL_ROWS_MAX, max(to_come, 1)))
+            rows = self.session.query("read", after=after, through=last, limit_rows=limit_rows)
+            if rows:
+                columns = list(zip(*rows, strict=True))
+                types = [*SCHEMA.types[:-1], pa.timestamp("us"), pa.int64()]
+                arrays = [pa.array(column, wanted) for column, wanted in zip(columns, types, strict=True)]
+                part = pa.RecordBatch.from_arrays(arrays, names=[*SCHEMA.names, "version"])
+                yield to_rows(part, part.column(COLUMN_COUNT))
+
+    def _read_bulk(self, after: int, through: int, limit_rows: int) -> Iterator[Rows]:
+        import connectorx
+
+        url = self._options.database
+        address = f"{quote(url.username, safe='')}:{quote(url.password, safe='')}@{url.parts.hostname}:{url.parts.port or 3306}"
+        sql = with_integers(
+            block("mysql", "read_bulk", self._options.table), after=after, through=through, limit_rows=limit_rows
+        )
+        try:
+            table: Any = connectorx.read_sql(
+                urlunsplit(("mysql", address, "/" + quote(url.database, safe=""), "", "")),
+                sql,
+                return_type="arrow",
+                protocol="binary",
+            )
+        except Exception as error:  # connectorx raises RuntimeError for everything
+            raise DatabaseUnavailable(f"{url} cannot be read: {error}") from None
+        for part in table.to_batches():
+            servers = part.column(COLUMN_COUNT + 1).cast(pa.int64()).unique().to_pylist()
+            if servers != [self._server]:
+                raise Unsupported(f"reads of {url} reach different servers: connect to the primary directly")
+            yield to_rows(part, part.column(COLUMN_COUNT).cast(pa.int64()))
+
+    def make_durable(self, standing: Standing) -> None:
+        """Nothing to ask: InnoDB shows a row when its log is flushed, as `check` verifies."""
+
+    def holders(self) -> Holders:
+        if not self._lists_holders:
+            return Holders(frozenset({"unlisted"}))
+        if self.is_mariadb:
+            threads = {int(thread) for (thread,) in self.session.query("holders_mariadb")}
+            sessions = frozenset(str(thread) for thread in threads - self._ignored_connections)
+        else:
+            found = self.session.query("holders_mysql")
+            sessions = frozenset(str(key) for connection, key in found if connection not in self._ignored_connections)
+        # After the sessions: a session that prepared and left in between is on this list.
+        return Holders(sessions, self._prepared())
+
+    def _prepared(self) -> frozenset[str]:
+        return frozenset("xa:" + ":".join(str(part) for part in row) for row in self.session.query("prepared"))
+
+    def ignore(self, session: Session) -> None:
+        self._ignored_connections.add(int(session.value("connection_id")))
+
+    def barrier(self) -> int | None:
+        """LOCK TABLES … WRITE waits for every writer in flight; all IDs drawn before are settled."""
+        bound = self.standing().drawn
+        with open_session(self._options, "outbox barrier") as session:
+            session.query("barrier_patience")
+            try:
+                session.query("barrier_take")
+            except DatabaseUnavailable as error:
+                if getattr(error.__cause__, "args", (None,))[0] == 1205:
+                    return None
+                raise
+            with contextlib.suppress(DatabaseUnavailable):
+                session.query("barrier_drop")
+        # A transaction that prepared and lost its client holds no metadata lock.
+        return None if self._prepared() else bound
+
+    def late_id(self, deleted_through: int) -> int | None:
+        found = self.session.value("late_id", deleted_through=deleted_through)
+        return None if found is None else int(found)
+
+    def blockers(self, keys: Iterable[str]) -> list[Blocker]:
+        wanted = set(keys)
+        found = [
+            Blocker(key, None, "", "", "XA-prepared transaction, its client left", None)
+            for key in sorted(wanted)
+            if key.startswith("xa:")
+        ]
+        connections = {key.split("/")[0]: key for key in wanted}
+        if not self.is_mariadb and wanted:
+            connections = {
+                str(connection): key for connection, key in self.session.query("holders_mysql") if key in wanted
+            }
+        for pid, host, user, state, seconds in self.session.query("blockers"):
+            key = connections.get(str(pid))
+            if key is not None:
+                found.append(Blocker(key, int(pid), str(host), str(user), str(state), float(seconds or 0)))
+        return found
+
+    def terminate(self, blocker: Blocker) -> bool:
+        if blocker.pid is None:
+            return False
+        self.session.query("terminate", pid=blocker.pid)
+        return True
+
+    def close(self) -> None:
+        if self._session is not None:
+            self._session.close()
+            self._session = None

@@ -1,0 +1,219 @@
+"""PostgreSQL: read by ADBC as Arrow, fenced by the lock on the out table's sequence."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from connector.fence import Holders
+from connector.source import Blocker, Rows, Standing
+from connector.sources.arrow import COLUMN_COUNT, to_rows
+from connector.sources.session import open_session
+from outbox.errors import DatabaseUnavailable, Transient, Unsupported
+from outbox.info import Info, read_info
+from outbox.queries import block, with_integers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from connector.options import RelayOptions
+    from outbox.database import Session
+
+ID_MAX = 2**63 - 1
+# How long to hope that the writers' own commits flush the WAL before we force it.
+FLUSH_PATIENCE_SECONDS = 0.002
+
+
+class PostgresSource:
+    """Two sessions: ADBC for rows, psycopg for everything small."""
+
+    def __init__(self, options: RelayOptions) -> None:
+        self._options = options
+        self._session: Session | None = None
+        self._reader: Any = None
+
+    def open(self) -> None:
+        self._session = open_session(self._options, "outbox relay")
+        try:
+            self._refuse_unsupported()
+            self._open_reader()
+            self._prove_sight()
+        except BaseException:
+            self.close()
+            raise
+
+    def _refuse_unsupported(self) -> None:
+        table = self._options.table
+        isolation, row_security, in_recovery, _ = self.session.row("session_verified")
+        if in_recovery:
+            raise Unsupported(f"{self._options.database} is a replica: point the relay at the primary")
+        if isolation != "read committed" or row_security != "off":
+            raise Unsupported(
+                f"the relay's session is {isolation} with row_security {row_security}, though it has set read committed "
+                "and off: something in between does not keep session settings (a transaction pooler?); connect directly"
+            )
+        settings = self.session.query("sequence_settings")
+        if not settings:
+            raise Unsupported(
+                f"column id of {table} has no sequence of its own named {table}_id_seq: "
+                "restore it with GENERATED ALWAYS AS IDENTITY, or rename the sequence back"
+            )
+        cache, cycle, increment, identity = settings[0]
+        if cache != 1 or cycle or increment != 1:
+            raise Unsupported(
+                f"the sequence of {table} must have CACHE 1, NO CYCLE and INCREMENT 1, it has CACHE {cache}, "
+                f"{'CYCLE' if cycle else 'NO CYCLE'}, INCREMENT {increment}: IDs would not be drawn in order; "
+                f"run ALTER TABLE {table} ALTER COLUMN id SET CACHE 1 SET NO CYCLE SET INCREMENT 1"
+            )
+        if identity not in ("a", b"a"):
+            raise Unsupported(
+                f"column id of {table} is not GENERATED ALWAYS: run ALTER TABLE {table} ALTER COLUMN id SET GENERATED ALWAYS"
+            )
+        if self.session.value("subscribed"):
+            raise Unsupported(
+                f"{table} is the target of a logical replication subscription: its IDs are drawn elsewhere"
+            )
+
+    def _open_reader(self) -> None:
+        try:
+            from adbc_driver_postgresql import dbapi
+        except ImportError as error:
+            raise Unsupported("reading PostgreSQL needs ADBC: pip install 'outbox-connector[postgresql]'") from error
+        try:
+            self._reader = dbapi.connect(self._options.database.libpq, autocommit=True)
+            with self._reader.cursor() as cursor:
+                cursor.execute(block("postgresql", "session_settings", self._options.table))
+                cursor.fetchall()
+                cursor.execute(block("postgresql", "session_verified", self._options.table))
+                isolation, row_security, in_recovery, _ = cursor.fetchone()
+        except dbapi.Error as error:
+            raise adbc_error(self._options, error) from error
+        if isolation != "read committed" or row_security != "off" or in_recovery:
+            raise Unsupported(
+                f"the reading session is {isolation}, row_security {row_security}: connect without a pooler in between"
+            )
+
+    def _prove_sight(self) -> None:
+        """The canary: a second session takes the lock, and the listing must show it."""
+        import psycopg
+
+        with open_session(self._options, "outbox canary") as canary:
+            before = self.holders().sessions
+            canary.run("BEGIN")
+            canary.run("SAVEPOINT canary")
+            try:
+                canary.query("canary")
+            except psycopg.errors.ObjectNotInPrerequisiteState:
+                # As expected. The lock belongs to the top transaction and stays.
+                canary.run("ROLLBACK TO SAVEPOINT canary")
+            seen = self.holders().sessions - before
+            canary.run("ROLLBACK")
+        if not seen:
+            raise Unsupported(
+                "the fence is blind: a session that holds the sequence's lock is not listed in pg_locks. "
+                "The relay's two connections reach different servers, or a pooler stands in between"
+            )
+
+    @property
+    def session(self) -> Session:
+        if self._session is None:
+            raise DatabaseUnavailable("the relay's session is closed")
+        return self._session
+
+    def info(self) -> Info:
+        return read_info(self.session)
+
+    def server_id(self) -> str:
+        return str(self.session.value("server_id"))
+
+    def standing(self) -> Standing:
+        drawn, deleted_through, written, flushed = self.session.row("standing")
+        return Standing(int(drawn), int(deleted_through), int(written), int(flushed))
+
+    def read(self, after: int, limit_rows: int, through: int | None = None) -> Iterator[Rows]:
+        from adbc_driver_postgresql import dbapi
+
+        # Integers stand in the text: with bound parameters the driver does not use COPY.
+        sql = with_integers(
+            block("postgresql", "read", self._options.table),
+            after=after,
+            through=ID_MAX if through is None else through,
+            limit_rows=limit_rows,
+        )
+        try:
+            with self._reader.cursor() as cursor:
+                cursor.execute(sql)
+                for part in cursor.fetch_record_batch():
+                    if part.num_rows:
+                        yield to_rows(part, xids(part.column(COLUMN_COUNT)))
+        except (dbapi.Error, pa.ArrowException, OSError) as error:
+            raise adbc_error(self._options, error) from error
+
+    def make_durable(self, standing: Standing) -> None:
+        """With synchronous_commit off a visible row can vanish in a crash, and its ID come again.
+
+        Every row visible at `standing` had its commit record written below `wal_written`.
+        """
+        if standing.wal_flushed >= standing.wal_written:
+            return
+        deadline = time.monotonic() + FLUSH_PATIENCE_SECONDS
+        while int(self.session.value("wal_flushed")) < standing.wal_written:
+            if time.monotonic() >= deadline:
+                self.session.query("flush_wal")
+                return
+            time.sleep(FLUSH_PATIENCE_SECONDS / 8)
+
+    def holders(self) -> Holders:
+        return Holders(frozenset(str(key) for (key,) in self.session.query("holders")))
+
+    def ignore(self, session: Session) -> None:
+        """A DELETE does not take the sequence's lock: nothing to leave out."""
+
+    def barrier(self) -> int | None:
+        return None
+
+    def late_id(self, deleted_through: int) -> int | None:
+        found = self.session.value("late_id", deleted_through=deleted_through)
+        return None if found is None else int(found)
+
+    def blockers(self, keys: Iterable[str]) -> list[Blocker]:
+        wanted = set(keys)
+        return [Blocker(*row) for row in self.session.query("blockers") if row[0] in wanted]
+
+    def terminate(self, blocker: Blocker) -> bool:
+        if blocker.pid is None:
+            return False
+        return bool(self.session.query("terminate", pid=blocker.pid, key=blocker.key))
+
+    def close(self) -> None:
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+        if self._reader is not None:
+            reader, self._reader = self._reader, None
+            try:
+                reader.close()
+            except Exception:  # a broken connection cannot be closed more than this
+                return
+
+
+def xids(column: pa.Array) -> pa.Int64Array:
+    """Transaction IDs as numbers: ADBC hands them over as four bytes, high byte first."""
+    storage = column.storage if isinstance(column, pa.ExtensionArray) else column
+    offset = storage.offset
+    numbers = array("I", storage.buffers()[2][: 4 * (offset + len(storage))])
+    numbers.byteswap()
+    return pa.array(numbers[offset:], pa.uint32()).cast(pa.int64())
+
+
+def adbc_error(options: RelayOptions, error: Exception) -> Exception:
+    """A lost connection as `DatabaseUnavailable`; what the server says of a statement as it is."""
+    state = (getattr(error, "sqlstate", None) or "").strip("\0")
+    if state and state[:2] not in ("08", "53", "40", "57", "55"):
+        return error if state[:2] != "42" else Unsupported(f"PostgreSQL refuses the relay's read: {error}")
+    if isinstance(error, Transient):
+        return error
+    return DatabaseUnavailable(f"{options.database} does not answer: {error}")

@@ -1,0 +1,23 @@
+"""A small session with the relay's settings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from outbox.database import Session
+from outbox.queries import blocks
+
+if TYPE_CHECKING:
+    from connector.options import RelayOptions
+
+
+def open_session(options: RelayOptions, application: str) -> Session:
+    """A session in autocommit with the isolation and durability that the relay relies on."""
+    session = Session(options.database, options.table, application=application)
+    try:
+        if "session_settings" in blocks(session.dialect):
+            session.query("session_settings")
+    except BaseException:
+        session.close()
+        raise
+    return session

@@ -1,0 +1,130 @@
+"""The start path: what a relay makes sure of before it appends anything.
+
+Gone through on every start, every reconnect, and whenever another relay has been here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from connector.cleaner import AppendedRange, late_row, ranges
+from outbox.batch import EventBatch
+from outbox.errors import (
+    ConflictingRow,
+    LateRow,
+    SequenceReset,
+    ServerChanged,
+    StaleTail,
+    TailLost,
+    Terminal,
+    Transient,
+    WrongPartner,
+)
+from stream_store.stream import Appended, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from connector.source import Source, Standing
+    from outbox.database import Session
+    from outbox.info import Info
+    from stream_store.stream import Stream
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """Where the relay goes on from."""
+
+    info: Info
+    standing: Standing
+    tail: int
+
+
+def start(
+    source: Source, stream: Stream, session: Session, limit_rows: int, keep: Callable[[AppendedRange], None]
+) -> Started:
+    """Check everything, offer the leftover rows again, and say where to go on.
+
+    Each leftover range that the stream answers DUPLICATE for goes to `keep`.
+    """
+    info = source.info()
+    bind(info, stream, session)
+    server_id = source.server_id()
+    if session.change("remember_server", server_id=server_id) == 0:
+        raise ServerChanged(
+            f"the database is not the server it was: {info.server_id} before, {server_id} now. After a failover or a restore "
+            "events may be missing or IDs be given out twice: run `outbox verify`, then `outbox rebase`"
+        )
+    tail = stream.tail()
+    standing = source.standing()
+    check_standing(standing, tail)
+    late = source.late_id(standing.deleted_through)
+    if late is not None:
+        raise late_row(late, standing.deleted_through)
+    after = standing.deleted_through
+    while after < tail:
+        done = after
+        for rows in source.read(after, limit_rows, through=tail):
+            answer = stream.append(EventBatch(after, rows.events))
+            if answer.outcome is not Outcome.DUPLICATE:
+                raise refusal(answer)
+            for known in ranges(after, rows):
+                keep(known)
+                after = known.through
+        if after == done:
+            break
+    return Started(info, standing, tail)
+
+
+def bind(info: Info, stream: Stream, session: Session) -> None:
+    """Bind outbox and stream to each other; the stream first, so that a crash in between heals."""
+    facts = stream.info()
+    if facts.outbox_id is not None and facts.outbox_id != info.outbox_id:
+        raise WrongPartner(
+            f"stream {stream.url} belongs to outbox {facts.outbox_id}, this out table is outbox {info.outbox_id}: "
+            "give each outbox a stream of its own"
+        )
+    if info.stream_id is not None and info.stream_id != facts.stream_id:
+        raise WrongPartner(
+            f"the out table is bound to stream {info.stream_id}, but {stream.url} is stream {facts.stream_id}: "
+            "the folder was emptied or swapped. Put the right stream back, or run `outbox rebase` to bind this one"
+        )
+    stream.bind(info.outbox_id, info.source)
+    if session.change("bind_stream", stream_id=facts.stream_id) == 0:
+        raise StaleTail("another relay has bound the out table to a stream just now")
+
+
+def check_standing(standing: Standing, tail: int) -> None:
+    """What must hold between the database and the stream at any time."""
+    if standing.deleted_through > tail:
+        raise TailLost(
+            f"the stream ends at {tail}, but rows through {standing.deleted_through} were acknowledged by it and deleted: "
+            "the stream went back in time. Restore a newer copy of it, or run `outbox rebase` to record the loss and go on"
+        )
+    if standing.drawn < tail:
+        raise SequenceReset(
+            f"the sequence stands at {standing.drawn}, but the stream already has events through {tail}: "
+            "the database was restored or truncated, and IDs would be given out twice. Run `outbox rebase`"
+        )
+
+
+def refusal(answer: Appended) -> Terminal | Transient:
+    """The error for an append that was refused."""
+    at = answer.at_id
+    if answer.outcome is Outcome.TAIL_LOST:
+        return TailLost(
+            f"the stream ends at {answer.tail}, before what it had acknowledged: it went back in time. "
+            "Restore a newer copy of it, or run `outbox rebase`"
+        )
+    if answer.outcome is Outcome.LATE:
+        return LateRow(
+            f"row {at} appeared at or below the stream's tail {answer.tail}, and the stream never had it: someone wrote an "
+            "explicit ID, or the sequence was reset. `outbox rebase` gives such rows new IDs; see docs/operations.md"
+        )
+    if answer.outcome is Outcome.CONFLICT:
+        return ConflictingRow(
+            f"the stream holds other content under ID {at} than the out table: the database went back in time, the sequence "
+            "was reset, or the row was changed. Run `outbox verify`, then `outbox rebase`"
+        )
+    return StaleTail(f"another relay has appended through {answer.tail} meanwhile")
