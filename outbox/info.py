@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING
 
-from outbox.errors import SchemaError
+from outbox.database import is_driver_error
+from outbox.errors import OutboxError, SchemaError
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from outbox.database import Session
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +37,24 @@ def read_info(session: Session) -> Info:
     command = f"outbox init --database {session.url} --outbox {session.table}"
     if session.value("installed") == 0:
         raise SchemaError(f"there is no out table {session.table} in {session.url}: run `{command}`")
-    rows = session.query("info")
+    try:
+        rows = session.query("info")
+    except Exception as error:
+        if isinstance(error, OutboxError) or not is_driver_error(error):
+            raise
+        # An older layout lacks a column: then its version says what to do.
+        _refuse_other_version(session, int(session.query("identity")[0][0]))
+        raise
     if not rows:
         raise SchemaError(f"the info table of {session.table} is empty: run `{command}`")
     info = Info(*rows[0])
-    if info.schema_version != SCHEMA_VERSION:
-        raise SchemaError(
-            f"out table {session.table} has schema version {info.schema_version}, this program needs {SCHEMA_VERSION}: "
-            + ("run `outbox upgrade`" if info.schema_version < SCHEMA_VERSION else "install a newer outbox-connector")
-        )
+    _refuse_other_version(session, info.schema_version)
     return info
+
+
+def _refuse_other_version(session: Session, version: int) -> None:
+    if version != SCHEMA_VERSION:
+        raise SchemaError(
+            f"out table {session.table} has schema version {version}, this program needs {SCHEMA_VERSION}: "
+            + ("run `outbox upgrade`" if version < SCHEMA_VERSION else "install a newer outbox-connector")
+        )
