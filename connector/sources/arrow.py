@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 
 from connector.source import Rows
@@ -14,6 +16,15 @@ def to_rows(read: pa.RecordBatch, versions: pa.Int64Array) -> Rows:
     """The event columns of a read, by position, in the schema's own types."""
     arrays = [_as_type(read.column(i), SCHEMA.field(i).type) for i in range(COLUMN_COUNT)]
     return Rows(pa.RecordBatch.from_arrays(arrays, schema=SCHEMA), versions)
+
+
+def from_python(rows: list[tuple[Any, ...]], time_type: pa.DataType) -> Rows:
+    """Rows of a driver that makes Python objects: the event columns, then the version."""
+    types = [*SCHEMA.types[:-1], time_type, pa.int64()]
+    columns = zip(*rows, strict=True)
+    arrays = [pa.array(column, wanted) for column, wanted in zip(columns, types, strict=True)]
+    part = pa.RecordBatch.from_arrays(arrays, names=[*SCHEMA.names, "version"])
+    return to_rows(part, part.column(COLUMN_COUNT))
 
 
 def _as_type(array: pa.Array, wanted: pa.DataType) -> pa.Array:

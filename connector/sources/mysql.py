@@ -15,10 +15,9 @@ import pyarrow as pa
 
 from connector.fence import Holders
 from connector.source import Blocker, Rows, Standing
-from connector.sources.arrow import COLUMN_COUNT, to_rows
+from connector.sources.arrow import COLUMN_COUNT, from_python, to_rows
 from connector.sources.session import open_session
 from connector.sources.sizing import rows_within
-from outbox.batch import SCHEMA
 from outbox.errors import DatabaseUnavailable, Unsupported
 from outbox.info import Info, read_info
 from outbox.queries import block, with_integers
@@ -153,11 +152,7 @@ class MysqlSource:
             limit_rows = rows_within(self.session, after, last, min(limit_rows, SMALL_ROWS_MAX, max(to_come, 1)))
             rows = self.session.query("read", after=after, through=last, limit_rows=limit_rows)
             if rows:
-                columns = list(zip(*rows, strict=True))
-                types = [*SCHEMA.types[:-1], pa.timestamp("us"), pa.int64()]
-                arrays = [pa.array(column, wanted) for column, wanted in zip(columns, types, strict=True)]
-                part = pa.RecordBatch.from_arrays(arrays, names=[*SCHEMA.names, "version"])
-                yield to_rows(part, part.column(COLUMN_COUNT))
+                yield from_python(rows, pa.timestamp("us"))
 
     def _read_bulk(self, after: int, through: int, limit_rows: int) -> Iterator[Rows]:
         import connectorx

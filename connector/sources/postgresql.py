@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from array import array
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from outbox.database import Session
 
 ID_MAX = 2**63 - 1
+XID_BYTES = 4
 # How long to hope that the writers' own commits flush the WAL before we force it.
 FLUSH_PATIENCE_SECONDS = 0.002
 
@@ -203,10 +205,13 @@ class PostgresSource:
 def xids(column: pa.Array) -> pa.Int64Array:
     """Transaction IDs as numbers: ADBC hands them over as four bytes, high byte first."""
     storage = column.storage if isinstance(column, pa.ExtensionArray) else column
-    offset = storage.offset
-    numbers = array("I", storage.buffers()[2][: 4 * (offset + len(storage))])
-    numbers.byteswap()
-    return pa.array(numbers[offset:], pa.uint32()).cast(pa.int64())
+    assert array("I").itemsize == XID_BYTES
+    numbers = array("I")
+    start = storage.offset * XID_BYTES
+    numbers.frombytes(memoryview(storage.buffers()[2])[start : start + len(storage) * XID_BYTES])
+    if sys.byteorder == "little":
+        numbers.byteswap()
+    return pa.Array.from_buffers(pa.uint32(), len(numbers), [None, pa.py_buffer(numbers)]).cast(pa.int64())
 
 
 def adbc_error(options: RelayOptions, error: Exception) -> Exception:

@@ -7,7 +7,7 @@ SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = {name_literal}), 0
 
 -- name: read
 SELECT id, type, subject, data, data_bytes, datacontenttype, headers, time, length(coalesce(data, data_bytes, ''))
-FROM {table} WHERE id > ? AND id <= ? ORDER BY id LIMIT ?
+FROM {table} WHERE id > :after AND id <= :through ORDER BY id LIMIT :limit_rows
 
 -- name: read_size
 SELECT count(*), coalesce(sum(octets), 0) FROM (
