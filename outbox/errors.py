@@ -7,6 +7,8 @@ OutboxError                     exit code 1
 │   └── NoTransaction
 ├── SchemaError                 1   the out table is missing, old, or not ours
 ├── CheckFailed                 3   `outbox check` or `outbox verify` found something
+├── StreamMissing               1   there is no stream at the URL
+├── Trimmed                     1   the stream no longer holds the events asked for
 ├── Transient                   75  try again: the retry policy of the relay does
 │   ├── DatabaseUnavailable
 │   ├── StreamUnavailable
@@ -62,6 +64,14 @@ class CheckFailed(OutboxError):
     """A check or a verification found something wrong."""
 
     exit_code = 3
+
+
+class StreamMissing(OutboxError):
+    """There is no stream at the URL, and it was not to be made."""
+
+
+class Trimmed(OutboxError):
+    """The events asked for were trimmed: the stream no longer holds them."""
 
 
 class Transient(OutboxError):

@@ -1,0 +1,16 @@
+"""Streams of events: one protocol, one module per backend, opened by URL."""
+
+from stream_store.stream import Appended, Damage, Outcome, Stream, StreamCheck, StreamInfo
+from stream_store.url import StreamUrl, check, open_stream
+
+__all__ = [
+    "open_stream",
+    "check",
+    "Stream",
+    "StreamUrl",
+    "StreamInfo",
+    "StreamCheck",
+    "Damage",
+    "Appended",
+    "Outcome",
+]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from outbox.batch import SCHEMA
 from stream_store.stream import Appended, Outcome
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ def judge(
     """Decide what an append of `batch` onto a stream with this tail is.
 
     `held(first, last)` returns the stream's rows with first <= id <= last; it is called
-    only when the batch lies wholly at or below the tail.
+    only when the batch lies wholly at or below the tail. The stream may hold more rows in
+    that range than the batch: some of them may have been deleted from the out table since.
     """
     if batch.prev_id == tail:
         return Appended(Outcome.APPENDED, batch.last_id)
@@ -34,22 +36,46 @@ def judge(
         return Appended(Outcome.STALE, tail)
     if batch.first_id <= trimmed_through:
         return Appended(Outcome.LATE, tail, batch.first_id)
+    return _compare(batch, tail, held(batch.first_id, batch.last_id))
+
+
+def _compare(batch: EventBatch, tail: int, theirs: pa.Table) -> Appended:
+    """DUPLICATE, unless the stream misses a row of the batch or holds another in its place."""
     ours = pa.Table.from_batches([batch.rows])
-    theirs = held(batch.first_id, batch.last_id)
-    missing = ours.filter(pc.invert(pc.is_in(ours["id"], value_set=theirs["id"].combine_chunks())))
-    if missing.num_rows:
-        return Appended(Outcome.LATE, tail, missing["id"][0].as_py())
-    theirs = theirs.filter(pc.is_in(theirs["id"], value_set=ours["id"].combine_chunks()))
-    if not ours.equals(theirs):
-        return Appended(Outcome.CONFLICT, tail, _first_difference(ours, theirs))
+    if not ours["id"].equals(theirs["id"]):
+        missing = pc.index(pc.is_in(ours["id"], value_set=theirs["id"].combine_chunks()), False).as_py()
+        if missing >= 0:
+            return Appended(Outcome.LATE, tail, ours["id"][missing].as_py())
+        theirs = theirs.filter(pc.is_in(theirs["id"], value_set=ours["id"].combine_chunks()))
+    conflict = first_difference(ours, theirs)
+    if conflict is not None:
+        return Appended(Outcome.CONFLICT, tail, ours["id"][conflict].as_py())
     return Appended(Outcome.DUPLICATE, tail)
 
 
-def _first_difference(ours: pa.Table, theirs: pa.Table) -> int:
-    """The lowest ID whose content differs between two tables with the same IDs."""
-    differs = [
-        position
-        for position in range(ours.num_rows)
-        if not ours.slice(position, 1).equals(theirs.slice(position, 1))
+def first_difference(ours: pa.Table, theirs: pa.Table) -> int | None:
+    """The first row whose content differs between two tables of equal length, or None."""
+    differences = [
+        pc.index(_differs(ours[name], theirs[name]), True).as_py()
+        for name in ours.column_names
+        if not ours[name].equals(theirs[name])
     ]
-    return int(ours["id"][differs[0]].as_py())
+    return min(differences, default=None)
+
+
+def _differs(ours: pa.ChunkedArray, theirs: pa.ChunkedArray) -> pa.ChunkedArray:
+    """True where two values differ; NULL equals NULL and nothing else."""
+    values = pc.fill_null(pc.not_equal(ours, theirs), False)
+    return pc.or_(values, pc.xor(pc.is_null(ours), pc.is_null(theirs)))
+
+
+def require_sound(batch: EventBatch) -> None:
+    """Refuse a batch that no stream may hold: it would break every reader behind it."""
+    if not batch.rows.schema.equals(SCHEMA):
+        raise ValueError(f"a batch has the schema of outbox.batch.SCHEMA, not\n{batch.rows.schema}")
+    for field in SCHEMA:
+        if not field.nullable and batch.rows.column(field.name).null_count:
+            raise ValueError(f"column {field.name} has a NULL in the batch {batch.first_id} to {batch.last_id}")
+    ids = batch.ids
+    if len(batch) > 1 and not pc.all(pc.less(ids[:-1], ids[1:])).as_py():
+        raise ValueError(f"IDs do not strictly increase in the batch {batch.first_id} to {batch.last_id}")

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from datetime import datetime
+    from types import TracebackType
+    from typing import Self
 
     from outbox.batch import EventBatch
 
@@ -50,6 +52,38 @@ class StreamInfo:
     size_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Bytes that cannot be read back: where, and what is wrong with them."""
+
+    file: str
+    offset: int
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class StreamCheck:
+    """What reading every frame found. Counts are of what could be read."""
+
+    url: str
+    stream_id: str | None
+    tail: int
+    trimmed_through: int
+    segments: int
+    frames: int
+    events: int
+    dead_ids: int
+    lost_ids: int
+    size_bytes: int
+    # Bytes behind the durable offset: an append that was never acknowledged, or is under way.
+    unacknowledged_bytes: int
+    damage: tuple[Damage, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.damage
+
+
 class Stream(Protocol):
     """One module per backend; one contract suite for all of them (`tests/contract`).
 
@@ -68,12 +102,18 @@ class Stream(Protocol):
         """The highest ID that is appended and durable; 0 for an empty stream."""
 
     def append(self, batch: EventBatch) -> Appended:
-        """Append by compare-and-set on the tail. Durable when it answers APPENDED."""
+        """Append by compare-and-set on the tail. Durable when it answers APPENDED.
+
+        After `StreamUnavailable` the stream takes no more appends: whether the batch is in
+        it is unknown until it is closed and opened again.
+        """
 
     def read(self, after: int, through: int | None = None) -> Iterator[EventBatch]:
         """Durable events with after < id <= through, chained, in batches as they are stored.
 
-        Ends at the tail as it was when the read began. Asking for trimmed IDs is an error.
+        Ends at the tail as it was when `read` was called. Asking for trimmed IDs is an
+        error (`Trimmed`). Behind a lost range (`StreamInfo.lost`) the next batch's `prev_id`
+        is the end of the range, so a reader that checks the chain sees the loss.
         """
 
     def find(self, time: datetime) -> int:
@@ -85,4 +125,22 @@ class Stream(Protocol):
     def trim(self, through: int) -> None:
         """Forget events through this ID, as far as the storage units allow."""
 
+    def report_sink(self, table: str, through: int) -> None:
+        """Make known, durably, that a sink's table holds every event through this ID.
+
+        Needs no writer lock: the sink is another process than the relay.
+        """
+
+    def materialized_through(self) -> int | None:
+        """The lowest ID that any known sink has reached; None when no sink is known."""
+
     def close(self) -> None: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...

@@ -1,0 +1,43 @@
+"""`sinks/`: how far each known sink's table has come, one small file per table."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from typing import TYPE_CHECKING
+
+from outbox.errors import StreamUnavailable
+from stream_store.file import disk
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SINKS_NAME = "sinks"
+
+
+def report_sink(folder: Path, table: str, through: int) -> None:
+    """Write, durably, that a table holds every event through an ID."""
+    name = hashlib.sha256(table.encode()).hexdigest()[:32]
+    path = folder / SINKS_NAME / f"{name}.json"
+    # Sinks need no writer lock, so the name of the temporary file must be this process's own.
+    temporary = path.with_name(f"{name}.{os.getpid()}{disk.TEMPORARY}")
+    with disk.reporting("writing", path):
+        disk.make_folder(path.parent)
+        os.close(disk.replace(path, [json.dumps({"table": table, "through": through}).encode()], temporary))
+
+
+def materialized_through(folder: Path) -> int | None:
+    """The lowest ID that any known sink has reached; None when no sink is known."""
+    reached = []
+    for path in (folder / SINKS_NAME).glob("*.json"):
+        try:
+            reached.append(int(json.loads(path.read_bytes())["through"]))
+        except FileNotFoundError:
+            continue  # an operator has just removed a sink that is no more
+        except (ValueError, KeyError, TypeError) as error:
+            raise StreamUnavailable(
+                f"{path} cannot be read ({error}): its sink writes it again with its next commit; remove the file if "
+                "that sink is no more"
+            ) from error
+    return min(reached, default=None)

@@ -1,0 +1,158 @@
+"""The file stream: a folder that one process writes and any number of processes read."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING
+
+from outbox.errors import StreamMissing, UsageError, WrongPartner
+from stream_store.file import disk, sinks
+from stream_store.file.frame import encode_events, encode_lost
+from stream_store.file.identity import has_identity, read_identity
+from stream_store.file.lock import WriterLock
+from stream_store.file.reader import Reader, published_mark
+from stream_store.file.recovery import create_stream
+from stream_store.file.writer import Writer
+from stream_store.outcome import judge, require_sound
+from stream_store.stream import Appended, Outcome, StreamInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from types import TracebackType
+    from typing import Self
+
+    from outbox.batch import EventBatch
+    from stream_store.file.mark import Mark
+
+SEGMENT_BYTES = 64 * 1024 * 1024
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class FileStream:
+    """A stream in a folder. Its methods may be called from several threads."""
+
+    def __init__(
+        self, folder: Path, *, writing: bool = False, create: bool = True, segment_bytes: int = SEGMENT_BYTES
+    ) -> None:
+        self.folder = folder.absolute()
+        self.url = self.folder.as_uri()
+        self._writer: Writer | None = None
+        self._lock = threading.RLock()
+        if writing:
+            self._open_writer(create=create, segment_bytes=segment_bytes)
+        self._identity = self._writer.identity if self._writer else read_identity(self.folder)
+        self.stream_id = self._identity.stream_id
+        self._reader = Reader(self.folder, self._identity.uuid, self._position)
+
+    def _position(self) -> Mark:
+        """How far the stream is durable: the writer knows, a reader looks at what it published."""
+        return self._writer.mark if self._writer else published_mark(self.folder, self._identity.uuid)
+
+    def _open_writer(self, *, create: bool, segment_bytes: int) -> None:
+        if not has_identity(self.folder) and not create:
+            raise StreamMissing(f"there is no stream in {self.folder}")
+        with disk.reporting("making", self.folder):
+            disk.make_folder(self.folder)
+            lock = WriterLock(self.folder)
+        try:
+            if not has_identity(self.folder):
+                create_stream(self.folder)
+            self._writer = Writer(self.folder, lock, read_identity(self.folder), segment_bytes)
+        finally:
+            if self._writer is None:
+                lock.release()
+
+    def info(self) -> StreamInfo:
+        identity = read_identity(self.folder)
+        self._require_same(identity.stream_id)
+        segments, size_bytes = self._reader.size_bytes()
+        return StreamInfo(
+            url=self.url,
+            stream_id=identity.stream_id,
+            outbox_id=identity.outbox_id,
+            source=identity.source,
+            tail=self.tail(),
+            trimmed_through=identity.trimmed_through,
+            lost=identity.lost,
+            segments=segments,
+            size_bytes=size_bytes,
+        )
+
+    def bind(self, outbox_id: str, source: str) -> None:
+        with self._lock:
+            writer = self._writing("bind")
+            bound = writer.identity.outbox_id
+            if bound not in (None, outbox_id):
+                raise WrongPartner(
+                    f"{self.url} is bound to outbox {bound} (source {writer.identity.source}), not to {outbox_id} "
+                    f"(source {source}): give each outbox a stream of its own"
+                )
+            if (bound, writer.identity.source) != (outbox_id, source):
+                writer.change_identity(replace(writer.identity, outbox_id=outbox_id, source=source))
+
+    def tail(self) -> int:
+        return self._position().tail
+
+    def append(self, batch: EventBatch) -> Appended:
+        require_sound(batch)
+        with self._lock:
+            writer = self._writing("append")
+            result = judge(batch, writer.mark.tail, writer.identity.trimmed_through, self._reader.table)
+            if result.outcome is Outcome.APPENDED:
+                writer.append(partial(encode_events, batch))
+            return result
+
+    def read(self, after: int, through: int | None = None) -> Iterator[EventBatch]:
+        return self._reader.read(after, through)
+
+    def find(self, time: datetime) -> int:
+        if time.tzinfo is None:
+            raise UsageError(f"{time} has no time zone: events have, so give the time with one")
+        return self._reader.find((time - _EPOCH) // timedelta(microseconds=1))
+
+    def lose(self, through: int) -> None:
+        with self._lock:
+            writer = self._writing("lose")
+            tail = writer.mark.tail
+            if through > tail:
+                writer.append(partial(encode_lost, tail, through))
+                # A crash before this line: recovery finds the frame and adds the range.
+                writer.change_identity(writer.identity.with_lost(((tail, through),)))
+
+    def trim(self, through: int) -> None:
+        with self._lock:
+            self._writing("trim").trim(through)
+
+    def report_sink(self, table: str, through: int) -> None:
+        sinks.report_sink(self.folder, table, through)
+
+    def materialized_through(self) -> int | None:
+        return sinks.materialized_through(self.folder)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._writer is not None:
+                self._writer.close()
+            self._reader.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _writing(self, action: str) -> Writer:
+        if self._writer is None:
+            raise UsageError(f"{self.url} is open for reading: open it for writing to {action}")
+        return self._writer
+
+    def _require_same(self, stream_id: str) -> None:
+        if stream_id != self.stream_id:
+            raise WrongPartner(f"{self.url} was stream {self.stream_id} when it was opened and is {stream_id} now")

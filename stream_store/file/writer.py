@@ -1,0 +1,160 @@
+"""Writing a stream folder: one process at a time, durable before it is acknowledged.
+
+A write or sync that fails ends the writer for good. What is on the disk is then unknown, and
+only opening the stream again (recovery.py) finds out. A sync that failed is never repeated
+on the same file: the second one may say "done" for pages that never reached the disk.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from outbox.errors import StreamUnavailable
+from stream_store.file import disk
+from stream_store.file.frame import Frame, seed_of
+from stream_store.file.identity import Identity, write_identity
+from stream_store.file.mark import MARK_NAME, Mark, encode_mark
+from stream_store.file.recovery import create_segment, recover, remove_segments
+from stream_store.file.segment import SEGMENT_HEADER_BYTES, list_segments
+from stream_store.file.tidy import Tidier
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from stream_store.file.lock import WriterLock
+
+log = logging.getLogger(__name__)
+
+
+class Writer:
+    """The writing half of a file stream; `identity` and `mark` are what is durable."""
+
+    def __init__(self, folder: Path, lock: WriterLock, identity: Identity, segment_bytes: int) -> None:
+        self._folder = folder
+        self._lock = lock
+        self._segment_bytes = segment_bytes
+        self._pid = os.getpid()
+        self._broken: str | None = None
+        recovered = recover(folder, identity)
+        self.identity = recovered.identity
+        self._unsealed = recovered.unsealed
+        self._inode = os.fstat(self._unsealed.fd).st_ino
+        self._seed = seed_of(identity.uuid)
+        self._mark_fd: int | None = None
+        try:
+            with disk.reporting("publishing in", folder):
+                self._mark_fd = os.open(folder / MARK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                self._publish(durably=True)
+                disk.sync_folder(folder)
+        except BaseException:
+            self._close_files()
+            raise
+        self._tidier = Tidier(folder, identity.uuid)
+        for prev_id in recovered.untidy:
+            self._tidier.submit(prev_id)
+
+    def append(self, encode: Callable[[int, int], Frame]) -> None:
+        """Write the frame that `encode` makes for an offset; return when it is durable."""
+        self._require_usable()
+        if self._unsealed.offset >= max(self._segment_bytes, SEGMENT_HEADER_BYTES + 1):
+            with self._breaking("sealing"):
+                self._roll()
+        unsealed = self._unsealed
+        frame = encode(unsealed.offset, self._seed)
+        assert frame.header.prev_id == unsealed.tail, (frame.header.prev_id, unsealed.tail)
+        with self._breaking("appending to"):
+            disk.write(unsealed.fd, frame.parts, unsealed.offset)
+            disk.sync(unsealed.fd)
+            self._require_in_place()
+            unsealed.index.add(unsealed.offset, frame.header)
+            unsealed.offset += frame.header.frame_bytes
+            self._publish()
+
+    def change_identity(self, identity: Identity) -> None:
+        self._require_usable()
+        with self._breaking("changing"):
+            write_identity(self._folder, identity)
+            self.identity = identity
+
+    def trim(self, through: int) -> None:
+        """Remove the sealed segments that end at or below `through`.
+
+        stream.json says so first: what is missing and not recorded as trimmed is damage.
+        """
+        self._require_usable()
+        ends = [end for end in list_segments(self._folder)[1:] if end <= through]
+        if ends:
+            self._tidier.wait()
+            self.change_identity(replace(self.identity, trimmed_through=ends[-1]))
+            with self._breaking("trimming"):
+                remove_segments(self._folder, ends[-1])
+
+    @property
+    def mark(self) -> Mark:
+        return self._unsealed.mark
+
+    def close(self) -> None:
+        if self._mark_fd is None:
+            return
+        self._tidier.close()
+        if self._broken is None:
+            with suppress(OSError):  # the mark may be old: a writer that opens the stream publishes it anew
+                disk.sync(self._mark_fd)
+        self._close_files()
+
+    def _roll(self) -> None:
+        """Seal the segment, all of which is durable, and go on in a new one."""
+        sealed = self._unsealed
+        self._unsealed = create_segment(self._folder, sealed.tail, self.identity.uuid)
+        self._inode = os.fstat(self._unsealed.fd).st_ino
+        os.close(sealed.fd)
+        # Durable before the sealed segment may be put in place with other offsets (tidy.py).
+        self._publish(durably=True)
+        self._tidier.submit(sealed.prev_id)
+
+    def _publish(self, *, durably: bool = False) -> None:
+        assert self._mark_fd is not None
+        disk.publish(self._mark_fd, encode_mark(self._unsealed.mark, self.identity.uuid))
+        if durably:
+            disk.sync(self._mark_fd)
+
+    def _require_in_place(self) -> None:
+        """Refuse to acknowledge what went into a file that no longer has the segment's name."""
+        path = self._unsealed.path
+        if not path.exists() or path.stat().st_ino != self._inode:
+            raise StreamUnavailable(
+                f"{path} was removed or replaced while it was being written: the stream is opened again, and what it "
+                "misses is then found by comparing it with the out table"
+            )
+
+    def _require_usable(self) -> None:
+        if self._pid != os.getpid():
+            raise StreamUnavailable(
+                f"{self._folder} was opened by process {self._pid}: open it anew in a forked process"
+            )
+        if self._mark_fd is None:
+            raise StreamUnavailable(f"{self._folder} is closed")
+        if self._broken is not None:
+            raise StreamUnavailable(f"{self._folder} takes no more appends until it is opened again: {self._broken}")
+
+    @contextmanager
+    def _breaking(self, action: str) -> Iterator[None]:
+        """Whatever goes wrong inside, an interrupt too, leaves the disk in an unknown state."""
+        try:
+            with disk.reporting(action, self._unsealed.path):
+                yield
+        except BaseException as error:
+            self._broken = str(error) or type(error).__name__
+            raise
+
+    def _close_files(self) -> None:
+        os.close(self._unsealed.fd)
+        if self._mark_fd is not None:
+            os.close(self._mark_fd)
+            self._mark_fd = None
+        self._lock.release()
