@@ -1,0 +1,149 @@
+"""Verification: proving that out table and stream agree and that every ID is accounted for."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow.compute as pc
+
+from connector.comparison import Comparison, Found, compare
+from connector.options import RelayOptions
+from connector.sources import open_source
+from outbox.errors import StreamCorrupt
+from stream_store import open_stream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from connector.source import Standing
+    from outbox.database import DatabaseUrl
+    from outbox.info import Info
+    from outbox.names import OutTable
+    from stream_store.stream import Stream
+
+    # What is being done, how far it is, and how far it goes.
+    Progress = Callable[[str, int, int], None]
+
+
+@dataclass
+class Verification:
+    """What `outbox verify` found; the fields are a contract of `--json`.
+
+    Every ID from 1 to the tail is an event, dead (recorded by the chain), trimmed, or
+    recorded as lost by `outbox rebase`: events + dead + trimmed + recorded_lost = tail.
+    """
+
+    ok: bool = False
+    # Rows of the out table at or below the tail that the stream does not have.
+    lost: int = 0
+    lost_ids: list[int] = field(default_factory=list)
+    # IDs that stand in the stream more than once, or out of order.
+    duplicated: int = 0
+    duplicated_ids: list[int] = field(default_factory=list)
+    # Rows whose event in the stream has other content.
+    conflicting: int = 0
+    conflicting_ids: list[int] = field(default_factory=list)
+    tail: int = 0
+    events: int = 0
+    dead: int = 0
+    trimmed: int = 0
+    recorded_lost: int = 0
+    # Rows that the relay has not appended yet, and rows already appended but not deleted.
+    rows_pending: int = 0
+    rows_kept: int = 0
+    last_id_drawn: int = 0
+    deleted_through: int = 0
+    problems: list[str] = field(default_factory=list)
+
+
+def verify(url: DatabaseUrl, table: OutTable, stream_url: str, progress: Progress | None = None) -> Verification:
+    """Read the whole stream and the whole out table once; a relay may go on meanwhile."""
+    source = open_source(RelayOptions(url, table, stream_url))
+    with contextlib.closing(source), contextlib.closing(open_stream(stream_url)) as stream:
+        source.open()
+        result = Verification()
+        info = source.info()
+        # Before the tail: a relay that goes on can only raise the tail meanwhile.
+        standing = source.standing()
+        result.tail = stream.tail()
+        result.last_id_drawn, result.deleted_through = standing.drawn, standing.deleted_through
+        _check_partners(result, info, stream, source.server_id())
+        _check_standing(result, standing)
+        _walk(result, stream, progress)
+
+        def compared(at: int) -> None:
+            if progress is not None:
+                progress("comparing the out table", at, result.tail)
+
+        _take(result, compare(source, stream, through=result.tail, progress=compared))
+        late = source.late_id(standing.deleted_through)
+        if late is not None:
+            result.problems.append(
+                f"row {late} lies at or below {standing.deleted_through}, where every row had been deleted"
+            )
+        result.rows_pending = sum(rows.events.num_rows for rows in source.read(result.tail, 1_000_000))
+    result.ok = not (result.lost or result.duplicated or result.conflicting or result.problems)
+    return result
+
+
+def _check_partners(result: Verification, info: Info, stream: Stream, server_id: str) -> None:
+    facts = stream.info()
+    if info.stream_id != facts.stream_id or facts.outbox_id != info.outbox_id:
+        result.problems.append(
+            f"outbox {info.outbox_id} (bound to stream {info.stream_id}) and stream {facts.stream_id} "
+            f"(bound to outbox {facts.outbox_id}) are not partners"
+        )
+    if info.server_id not in (None, server_id):
+        result.problems.append(f"the database server changed: {info.server_id} before, {server_id} now")
+
+
+def _check_standing(result: Verification, standing: Standing) -> None:
+    if standing.deleted_through > result.tail:
+        result.problems.append(
+            f"TAIL_LOST: rows through {standing.deleted_through} were deleted, the stream ends at {result.tail}"
+        )
+    if standing.drawn < result.tail:
+        result.problems.append(f"the sequence stands at {standing.drawn}, below the stream's tail {result.tail}")
+
+
+def _walk(result: Verification, stream: Stream, progress: Progress | None) -> None:
+    """Every event of the stream: the chain unbroken, IDs strictly rising, every ID accounted for."""
+    facts = stream.info()
+    at = result.trimmed = facts.trimmed_through
+    recorded_lost = dict(facts.lost)
+    twice = Found()
+    try:
+        for batch in stream.read(at, result.tail):
+            while batch.prev_id != at and at in recorded_lost:
+                result.recorded_lost += recorded_lost[at] - at
+                at = recorded_lost[at]
+            if batch.prev_id != at:
+                result.problems.append(f"the chain is broken: event {batch.first_id} follows {batch.prev_id}, not {at}")
+            ids = batch.ids
+            if len(ids) > 1:
+                twice.add(ids[1:].filter(pc.less_equal(ids[1:], ids[:-1])))
+            if batch.first_id <= at:
+                twice.add(ids[:1])
+            result.events += len(batch)
+            result.dead += batch.last_id - batch.prev_id - len(batch)
+            at = batch.last_id
+            if progress is not None:
+                progress("reading the stream", at, result.tail)
+    except StreamCorrupt as error:
+        result.problems.append(str(error))
+        return
+    while at in recorded_lost:
+        result.recorded_lost += recorded_lost[at] - at
+        at = recorded_lost[at]
+    result.duplicated, result.duplicated_ids = twice.count, twice.ids
+    accounted = result.trimmed + result.events + result.dead + result.recorded_lost
+    if accounted != result.tail:
+        result.problems.append(f"{result.tail} IDs were given out, {accounted} are accounted for")
+
+
+def _take(result: Verification, comparison: Comparison) -> None:
+    result.rows_kept = comparison.rows
+    result.lost, result.lost_ids = comparison.missing.count, comparison.missing.ids
+    result.conflicting, result.conflicting_ids = comparison.conflicting.count, comparison.conflicting.ids
