@@ -1,0 +1,49 @@
+# The two commands: `make demo` and `make test`. Both set up what they need.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: help setup servers demo lint types test test-fast bench docs wheel clean
+
+help:  ## what there is
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+setup: $(VENV)/.installed  ## make .venv with the program at .venv/bin/outbox
+
+$(VENV)/.installed: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "outbox-connector needs Python 3.11 or newer: make PYTHON=python3.12 setup"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@
+
+servers:  ## install the database servers that the tests start, where apt is there and allowed
+	@tests/servers/install.sh
+
+demo: setup  ## the main job end to end on embedded defaults, with crashes on the way
+	$(BIN)/outbox demo
+
+lint: setup  ## ruff
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup  ## mypy --strict
+	$(BIN)/mypy
+
+test: setup servers lint types  ## everything: lint, types, all tests
+	$(BIN)/python -m pytest
+
+test-fast: setup servers lint types  ## a few minutes, for the inner loop
+	$(BIN)/python -m pytest -m 'not slow' -x tests/unit tests/contract tests/model tests/integration
+
+bench: setup servers  ## measure the budgets, write docs/benchmarks.md
+	$(BIN)/python -m bench
+
+docs: setup  ## generate docs/cli.md from the program
+	$(BIN)/python docs/generate_cli.py
+
+wheel: setup  ## build the wheel into dist/
+	$(BIN)/python -m build --wheel
+
+clean:  ## remove what was built; the environment stays
+	rm -rf dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis demo-data
