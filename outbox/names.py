@@ -36,9 +36,14 @@ class OutTable:
     def parse(cls, text: str) -> OutTable:
         """`outbox`, `schema.outbox`; a part with a dot in it goes in double quotes."""
         parts = re.findall(r'"(?:[^"]|"")+"|[^."]+|\.', text)
-        if "".join(parts) != text or parts.count(".") not in (0, 1) or len(parts) not in (1, 3):
-            raise UsageError(f'{text!r} is not a table name: write NAME or SCHEMA.NAME, with "quotes" around odd parts')
         plain = [part[1:-1].replace('""', '"') if part.startswith('"') else part for part in parts if part != "."]
+        if (
+            "".join(parts) != text
+            or parts[1:2] not in ([], ["."])
+            or len(parts) != 2 * len(plain) - 1
+            or len(plain) > 2
+        ):
+            raise UsageError(f'{text!r} is not a table name: write NAME or SCHEMA.NAME, with "quotes" around odd parts')
         return cls(plain[-1], plain[0] if len(plain) == 2 else None)
 
     def __str__(self) -> str:
@@ -62,6 +67,7 @@ class OutTable:
             "lag": self.quoted(dialect, "_lag"),
             "emit": self.quoted(dialect, "_emit"),
             "immutable": self.quoted(dialect, "_immutable"),
+            "orders": self.quoted(dialect, "_orders"),
             # PostgreSQL names the sequence of an identity column so; `check` looks.
             "sequence": self.quoted(dialect, "_id_seq"),
             "sequence_literal": literal(self.quoted(dialect, "_id_seq")),
