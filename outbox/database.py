@@ -40,11 +40,15 @@ class DatabaseUrl:
     @classmethod
     def parse(cls, url: str) -> DatabaseUrl:
         try:
-            # Without fragments: `#` may stand in a file's name or in a password.
+            # Without fragments: `#` may stand in a file's name.
             parts = urllib.parse.urlsplit(url, allow_fragments=False)
             parts.port  # noqa: B018 - raises on a port that is no number
-        except ValueError as error:
-            raise UsageError(f"{redact(url)!r} is not a URL: {error}") from None
+        except ValueError:
+            # The parser's own words would show a part of the password.
+            raise UsageError(
+                f"{redact(url)!r} is not a URL: the port is no number, a bracket is missing, or the password has one of "
+                "/ ? # @ : in it, which must be percent-encoded"
+            ) from None
         dialect = _DIALECT_OF_SCHEME.get(parts.scheme.split("+")[0])
         if dialect is None:
             raise UsageError(

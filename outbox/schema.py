@@ -81,8 +81,9 @@ def render(dialect: str, table: OutTable, source: str | None = None) -> str:
     """The script that `install` runs, for psql, mysql or sqlite3 and for review."""
     if dialect not in DIALECTS:
         raise UsageError(f"{dialect!r} is not a dialect: use one of {', '.join(DIALECTS)}")
+    script = _script(dialect, table, source or default_source(table))
     create = [block(dialect, "create_schema", table)] if table.schema else []
-    return as_script(dialect, table, create + _script(dialect, table, source or default_source(table)))
+    return as_script(dialect, table, create + script)
 
 
 def upgrade(url: DatabaseUrl, table: OutTable) -> list[str]:

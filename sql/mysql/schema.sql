@@ -84,10 +84,15 @@ SELECT get_lock(concat('outbox.', sha1(concat(coalesce({schema_literal}, databas
 SELECT release_lock(concat('outbox.', sha1(concat(coalesce({schema_literal}, database(), ''), '.', {name_literal}))))
 
 -- name: layout
-SELECT CASE table_name WHEN {name_literal} THEN 'table' WHEN concat({name_literal}, '_info') THEN 'info' ELSE 'lag' END
-FROM information_schema.tables
-WHERE table_schema = coalesce({schema_literal}, database())
-  AND table_name IN ({name_literal}, concat({name_literal}, '_info'), concat({name_literal}, '_lag'))
+-- One equality each: the server then looks the very name up, by its own rule for case.
+SELECT 'table' FROM information_schema.tables
+WHERE table_schema = coalesce({schema_literal}, database()) AND table_name = {name_literal}
+UNION ALL
+SELECT 'info' FROM information_schema.tables
+WHERE table_schema = coalesce({schema_literal}, database()) AND table_name = concat({name_literal}, '_info')
+UNION ALL
+SELECT 'lag' FROM information_schema.tables
+WHERE table_schema = coalesce({schema_literal}, database()) AND table_name = concat({name_literal}, '_lag')
 UNION ALL
 SELECT 'emit' FROM information_schema.routines
 WHERE routine_schema = coalesce({schema_literal}, database()) AND routine_name = concat({name_literal}, '_emit')

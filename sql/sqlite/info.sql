@@ -1,5 +1,5 @@
 -- name: installed
-SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = {name_literal}
+SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = {name_literal} COLLATE NOCASE
 
 -- name: info
 SELECT schema_version, source, outbox_id, stream_id, deleted_through, relayed_through, leader, lease_until,

@@ -1,10 +1,10 @@
 -- name: rebase_sequence_row
 -- A table without an insert so far has no row here.
 INSERT INTO sqlite_sequence (name, seq)
-SELECT {name_literal}, 0 WHERE NOT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = {name_literal})
+SELECT {name_literal}, 0 WHERE NOT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = {name_literal} COLLATE NOCASE)
 
 -- name: rebase_sequence
-UPDATE sqlite_sequence SET seq = max(seq, :through) WHERE name = {name_literal}
+UPDATE sqlite_sequence SET seq = max(seq, :through) WHERE name = {name_literal} COLLATE NOCASE
 
 -- name: rebase_copy
 INSERT INTO {table} (type, subject, data, data_bytes, datacontenttype, headers, time)

@@ -3,7 +3,7 @@
 SELECT 'sqlite'
 
 -- name: standing
-SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = {name_literal}), 0), (SELECT deleted_through FROM {info})
+SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = {name_literal} COLLATE NOCASE), 0), (SELECT deleted_through FROM {info})
 
 -- name: read
 SELECT id, type, subject, data, data_bytes, datacontenttype, headers, time, length(coalesce(data, data_bytes, ''))
