@@ -1,0 +1,9 @@
+-- The INSERT of `emit`.
+
+-- name: emit
+INSERT INTO {table} (type, subject, data, data_bytes, datacontenttype, headers)
+VALUES (:type, :subject, :data, :data_bytes, :datacontenttype, :headers)
+
+-- name: emit_at_time
+INSERT INTO {table} (type, subject, data, data_bytes, datacontenttype, headers, time)
+VALUES (:type, :subject, :data, :data_bytes, :datacontenttype, :headers, :time)
