@@ -111,7 +111,7 @@ def _print_outcome(outcome: Outcome, place: Path, database: str, *, given: bool)
             ("orders rolled back", f"{outcome.rolled_back:,}"),
             ("relay killed (SIGKILL)", f"{outcome.kills}"),
             ("events in the stream", f"{found.events:,}"),
-            ("IDs proven dead", f"{found.dead:,}"),
+            ("IDs proven dead", f"{found.dead:,}" + ("  (SQLite takes a rolled-back ID back)" if not given else "")),
             ("lost", f"{outcome.missing + found.lost}"),
             ("doubled", f"{outcome.doubled + found.duplicated}"),
             ("verify", "ok" if found.ok else "NOT OK: " + "; ".join(found.problems)),

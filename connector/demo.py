@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 WRITERS = 4
 ROLLBACK_SHARE = 0.1
+# Slow enough to watch, and for each relay to get some work done before it is killed.
+PAUSE_SECONDS_MAX = 0.012
 TYPES = ("order.placed", "order.paid", "order.shipped")
 
 
@@ -110,19 +112,21 @@ class Demo:
         writers = [threading.Thread(target=self._write, args=(number,), daemon=True) for number in range(WRITERS)]
         for writer in writers:
             writer.start()
-        relay, kills = self._start_relay(), 0
+        relay, kills, tail_before = self._start_relay(), 0, 0
         try:
             while any(writer.is_alive() for writer in writers):
                 time.sleep(0.1)
                 message = None
+                tail = self._tail()
                 due = self._orders * (kills + 1) / (self._kills + 1)
-                if kills < self._kills and self._counter.committed >= due:
+                # Not before it has relayed something: a kill while it stands by would show nothing.
+                if kills < self._kills and self._counter.committed >= due and tail > tail_before:
                     relay.kill()
                     relay.wait()
-                    kills += 1
+                    kills, tail_before = kills + 1, self._tail()
                     message = f"SIGKILL for the relay (process {relay.pid}); a new one takes over"
                     relay = self._start_relay()
-                tell(Moment(self._counter.committed, self._orders, self._tail(), kills, message))
+                tell(Moment(self._counter.committed, self._orders, tail, kills, message))
         finally:
             relay.terminate()
             relay.wait()
@@ -136,6 +140,7 @@ class Demo:
         outbox = Outbox(self._table.name, schema=self._table.schema)
         with Session(self._url, self._table, application=f"demo writer {number}") as session:
             while self._counter.committed < self._orders:
+                time.sleep(choose.random() * PAUSE_SECONDS_MAX)
                 order_id = str(uuid.uuid4())
                 customer = f"customer-{choose.randrange(500)}"
                 total = choose.randrange(1, 500)
@@ -160,7 +165,7 @@ class Demo:
     def _command(self, *more: str) -> list[str]:
         return [
             *(sys.executable, "-m", "cli.main", "relay", "--outbox", str(self._table)),
-            *("--database", self._url.url, "--stream", self._stream_url, *more),
+            *("--database", self._url.url, "--stream", self._stream_url, "--lease", "2s", *more),
         ]
 
     def _start_relay(self) -> subprocess.Popen[bytes]:
