@@ -1,0 +1,179 @@
+"""What a command works on: flags before `OUTBOX_*` variables before outbox.toml before defaults."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from cli.config import EMPTY, KEYS, PROGRAM_KEYS, Config, Given, read_config
+from outbox.errors import UsageError
+from outbox.names import OutTable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from connector.options import RelayOptions
+    from outbox.database import DatabaseUrl
+
+Value = TypeVar("Value")
+
+# The flag and the variable of each key, where they are not just its name.
+_FLAGS = {"name": "--outbox"}
+_VARIABLES = {"name": "OUTBOX_OUTBOX", "database": "OUTBOX_DATABASE_URL"}
+
+FENCES = ("auto", "barrier")
+
+
+def flag(key: str) -> str:
+    return _FLAGS.get(key, "--" + key.replace("_", "-"))
+
+
+def variable(key: str) -> str:
+    return _VARIABLES.get(key, "OUTBOX_" + key.upper())
+
+
+@dataclass(frozen=True)
+class OutboxSettings:
+    """One outbox as the user described it. What is missing or wrong is an error when asked for."""
+
+    given: Mapping[str, Given]
+
+    @property
+    def table(self) -> OutTable:
+        return self._parsed("name", OutTable.parse, OutTable())
+
+    @property
+    def database(self) -> DatabaseUrl:
+        from outbox.database import DatabaseUrl
+
+        return self._required("database", "URL", DatabaseUrl.parse)
+
+    @property
+    def stream(self) -> str:
+        return self._required("stream", "URL", str)
+
+    @property
+    def stream_if_given(self) -> str | None:
+        return self.text("stream")
+
+    @property
+    def source(self) -> str | None:
+        return self.text("source")
+
+    def text(self, key: str) -> str | None:
+        return str(self.given[key].value) if key in self.given else None
+
+    def relay_options(self) -> RelayOptions:
+        from connector.options import DeleteAfter, RelayOptions, parse_duration_seconds, parse_on_blocker
+
+        default = RelayOptions(self.database, self.table, self.stream)
+        return RelayOptions(
+            database=default.database,
+            table=default.table,
+            stream=default.stream,
+            delete_after=self._parsed("delete_after", DeleteAfter.parse, default.delete_after),
+            terminate_blocker_after_seconds=self._parsed("on_blocker", parse_on_blocker, None),
+            fence=self._parsed("fence", _fence, default.fence),
+            batch_rows=self._parsed("batch_rows", _positive, default.batch_rows),
+            idle_poll_seconds=self._parsed("idle_poll", parse_duration_seconds, default.idle_poll_seconds),
+            lease_seconds=self._parsed("lease", parse_duration_seconds, default.lease_seconds),
+        )
+
+    def _required(self, key: str, what: str, parse: Callable[[str], Value]) -> Value:
+        if key not in self.given:
+            raise UsageError(f"say which {key}: {flag(key)} {what}, {variable(key)}, or {key} = … in outbox.toml")
+        return self._parse(self.given[key], parse)
+
+    def _parsed(self, key: str, parse: Callable[[str], Value], default: Value) -> Value:
+        return self._parse(self.given[key], parse) if key in self.given else default
+
+    def _parse(self, given: Given, parse: Callable[[str], Value]) -> Value:
+        try:
+            return parse(str(given.value))
+        except UsageError as error:
+            raise UsageError(f"{given.origin}: {error}") from error
+
+
+def load_all(
+    flags: Mapping[str, str | int | None],
+    config: str | None = None,
+    environ: Mapping[str, str] = os.environ,
+    folder: Path | None = None,
+) -> list[OutboxSettings]:
+    """Each outbox that the flags, the environment and the file describe: at least one."""
+    file = find_config(config, environ, folder or Path())
+    above = _above(flags, environ)
+    name = above.get("name")
+    chosen = [given for given in file.outboxes if name is None or _same_table(given.get("name"), name)]
+    if not chosen:
+        chosen = [{key: given for key, given in file.defaults.items() if key in KEYS}]
+    if len(chosen) > 1 and "stream" in above:
+        raise UsageError(
+            f"{above['stream'].origin} names one stream, but {file.path} has {len(chosen)} outboxes: choose one by --outbox"
+        )
+    return [OutboxSettings({**given, **above}) for given in chosen]
+
+
+def load_one(
+    flags: Mapping[str, str | int | None],
+    config: str | None = None,
+    environ: Mapping[str, str] = os.environ,
+    folder: Path | None = None,
+) -> OutboxSettings:
+    """The one outbox that a command works on."""
+    found = load_all(flags, config, environ, folder)
+    if len(found) > 1:
+        names = ", ".join(str(settings.table) for settings in found)
+        raise UsageError(f"outbox.toml describes {len(found)} outboxes ({names}): choose one by --outbox NAME")
+    return found[0]
+
+
+def program_setting(key: str, flag_value: str | None, config: str | None, default: str) -> str:
+    """A setting of the whole program, such as log_format."""
+    if flag_value is not None:
+        return flag_value
+    if os.environ.get(variable(key)):
+        return os.environ[variable(key)]
+    given = find_config(config, os.environ, Path()).defaults.get(key)
+    return default if given is None else str(given.value)
+
+
+def find_config(config: str | None, environ: Mapping[str, str], folder: Path) -> Config:
+    """The file named by the flag or OUTBOX_CONFIG, or outbox.toml in the working folder."""
+    named = config or environ.get("OUTBOX_CONFIG")
+    if named:
+        return read_config(Path(named), environ)
+    here = folder / "outbox.toml"
+    return read_config(here, environ) if here.is_file() else EMPTY
+
+
+def _above(flags: Mapping[str, str | int | None], environ: Mapping[str, str]) -> dict[str, Given]:
+    """What stands above the file: flags, then variables. An empty variable is none."""
+    found = {}
+    for key in KEYS:
+        if flags.get(key) is not None:
+            found[key] = Given(flags[key], flag(key))  # type: ignore[arg-type]
+        elif environ.get(variable(key)):
+            found[key] = Given(environ[variable(key)], variable(key))
+    return found
+
+
+def _same_table(one: Given | None, other: Given) -> bool:
+    return OutTable.parse(str(one.value) if one else "outbox") == OutTable.parse(str(other.value))
+
+
+def _positive(text: str) -> int:
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise UsageError(f"{text!r} is not a whole number above 0")
+    return int(text)
+
+
+def _fence(text: str) -> str:
+    if text not in FENCES:
+        raise UsageError(f"{text!r}: the fence is {' or '.join(FENCES)}")
+    return text
+
+
+__all__ = ["FENCES", "PROGRAM_KEYS", "OutboxSettings", "flag", "load_all", "load_one", "program_setting", "variable"]

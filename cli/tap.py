@@ -1,0 +1,269 @@
+"""`outbox tap`: the events of a stream as CloudEvents JSON lines."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import signal
+import sys
+import threading
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from cli import flags, printing
+from cli.settings import load_one
+from outbox.errors import StreamMissing, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from outbox.batch import EventBatch
+    from stream_store import Stream
+    from stream_store.cloudevents import TypeFilter
+
+# Small batches are put together up to this many rows: lines cost least by the ten thousand.
+GATHER_ROWS = 50_000
+POLL_SECONDS_MIN = 0.002
+POLL_SECONDS_MAX = 0.05
+MISSING_POLL_SECONDS = 0.2
+
+
+@click.command(
+    short_help="Write events as CloudEvents JSON lines.",
+    epilog=flags.examples(
+        "outbox tap --stream file:///var/lib/outbox/shop | jq .type",
+        "outbox tap --stream file:///var/lib/outbox/shop --from 2026-03-01T12:00:00Z --follow",
+        "outbox tap --stream file:///var/lib/outbox/shop --from latest --follow --types 'order.*'",
+        "mkfifo events && outbox tap --stream file:///var/lib/outbox/shop --follow --output events",
+    ),
+)
+@flags.stream
+@flags.outbox
+@click.option(
+    "--from", "start", default="earliest", show_default=True, metavar="ID|TIME|earliest|latest",
+    help="The first event: an ID, a time in ISO 8601 (UTC unless it says otherwise), the oldest, or only new ones.",
+)  # fmt: skip
+@click.option("--to", "end", metavar="ID|TIME", help="The last event, inclusive; the newest by default.")
+@click.option("--follow", is_flag=True, help="Go on with new events as they come.")
+@click.option(
+    "--types", multiple=True, metavar="PATTERN", help="Only these types: 'order.*' or a full name; repeatable."
+)
+@click.option("--output", metavar="FILE|FIFO", help="Write here instead of stdout. A file is overwritten.")
+@flags.config
+def tap(
+    stream: str | None,
+    outbox: str | None,
+    start: str,
+    end: str | None,
+    follow: bool,
+    types: tuple[str, ...],
+    output: str | None,
+    config: str | None,
+) -> None:
+    """Write the events of a stream, one CloudEvents 1.0 JSON object a line, in ID order.
+
+    Each line has "previd", the ID that the event follows: when it is not the "id" of the
+    line before, something between them was left out (by --types, or by you). Headers are
+    extension attributes; data is the stored JSON text, byte for byte. Data that is binary,
+    or not valid JSON, is in data_base64; a tombstone has no data.
+
+    --from and --to are inclusive. A TIME stands for the first event at or after it (--to:
+    the last before a later one); events go by ID, and their times may be slightly out of
+    order.
+
+    To a FIFO whose reader leaves, --follow goes on with the next reader; the lines that were
+    being written then are written to it again.
+    """
+    from stream_store.cloudevents import TypeFilter
+
+    settings = load_one({"stream": stream, "name": outbox}, config)
+    # More than one pattern may stand in one flag.
+    patterns = tuple(part for text in types for part in re.split(r"[,\s]+", text) if part)
+    types_filter = TypeFilter(patterns) if patterns else None
+    stop = threading.Event()
+    if follow:
+        signal.signal(signal.SIGTERM, partial(_end, stop))
+    with _open(settings.stream, follow, stop) as opened:
+        after, through = _range(opened, start, end, follow=follow)
+        with Sink(output, reopen=follow, stop=stop) as sink:
+            try:
+                _write_all(opened, after, through, types_filter, sink, follow=follow, stop=stop)
+            except BrokenPipeError:
+                sink.forget()
+
+
+def _end(stop: threading.Event, *_: object) -> None:
+    """End after the lines that are being written; at once when told again."""
+    if stop.is_set():
+        raise KeyboardInterrupt
+    stop.set()
+
+
+def _open(url: str, follow: bool, stop: threading.Event) -> Stream:
+    from stream_store import open_stream
+
+    said = False
+    while True:
+        try:
+            return open_stream(url, "read")
+        except StreamMissing as error:
+            if not follow or stop.is_set():
+                raise
+            if not said:
+                printing.say(f"{error}: waiting for it")
+            said = True
+            stop.wait(MISSING_POLL_SECONDS)
+
+
+def _range(stream: Stream, start: str, end: str | None, *, follow: bool) -> tuple[int, int | None]:
+    """`after` and `through` of a read that begins and ends where the flags say."""
+    if start == "earliest":
+        after = stream.info().trimmed_through
+    elif start == "latest":
+        after = stream.tail()
+    else:
+        place = parse_place(start, "--from")
+        after = (place if isinstance(place, int) else stream.find(place)) - 1
+    if end is None:
+        return after, None
+    place = parse_place(end, "--to")
+    if isinstance(place, int):
+        return after, place
+    if follow:
+        raise UsageError("--to TIME is looked up once, at the start: it does not go with --follow; give an ID")
+    return after, stream.find(place + timedelta(microseconds=1)) - 1
+
+
+def parse_place(text: str, flag: str) -> int | datetime:
+    """An ID, or a time in ISO 8601, which is in UTC unless it says otherwise."""
+    if re.fullmatch(r"\d{1,19}", text):
+        # Eight digits could be a date without dashes, but IDs are far more common.
+        return max(int(text), 1) if flag == "--from" else int(text)
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        words = ", earliest, latest" if flag == "--from" else ""
+        raise UsageError(f"{flag} {text!r}: give an ID, a time such as 2026-03-01T12:00:00Z{words}") from None
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
+
+
+def _write_all(
+    stream: Stream,
+    after: int,
+    through: int | None,
+    types: TypeFilter | None,
+    sink: Sink,
+    *,
+    follow: bool,
+    stop: threading.Event,
+) -> None:
+    from stream_store.cloudevents import for_terminal, to_lines
+    from stream_store.json_text import as_buffer
+
+    source: str | None = None
+    pause_seconds = POLL_SECONDS_MIN
+    while not stop.is_set():
+        seen = after
+        for batch in gather(stream.read(after, through)):
+            if source is None:
+                # Bound before its first event, so it has one now.
+                source = stream.info().source or "/outbox"
+            for lines in to_lines(batch, source, types):
+                sink.write(as_buffer(for_terminal(lines) if sink.is_terminal else lines))
+            after = batch.last_id
+            if stop.is_set():
+                return
+        if not follow or (through is not None and after >= through):
+            return
+        pause_seconds = POLL_SECONDS_MIN if after > seen else min(pause_seconds * 1.5, POLL_SECONDS_MAX)
+        stop.wait(pause_seconds)
+
+
+def gather(batches: Iterable[EventBatch]) -> Iterator[EventBatch]:
+    """The same events in larger batches, where the chain from one to the next is whole."""
+    from outbox.batch import concatenate
+
+    held: list[EventBatch] = []
+    rows = 0
+    for batch in batches:
+        if held and (rows + len(batch) > GATHER_ROWS or batch.prev_id != held[-1].last_id):
+            yield concatenate(held)
+            held, rows = [], 0
+        held.append(batch)
+        rows += len(batch)
+    if held:
+        yield concatenate(held)
+
+
+class Sink:
+    """Where the lines go: stdout, a file, or a FIFO that may see several readers."""
+
+    def __init__(self, path: str | None, *, reopen: bool, stop: threading.Event) -> None:
+        self._path = Path(path) if path and path != "-" else None
+        self._stop = stop
+        self._file = self._open()
+        self._reopens = reopen and self._path is not None and self._path.is_fifo()
+
+    @property
+    def is_terminal(self) -> bool:
+        return self._file.isatty()
+
+    def write(self, lines: Any) -> None:
+        """Write and flush; `BrokenPipeError` when nobody reads any more."""
+        while not self._stop.is_set():
+            try:
+                rest = memoryview(lines)
+                while rest:
+                    rest = rest[self._file.write(rest) :]
+                self._file.flush()
+            except BrokenPipeError:
+                if not self._reopens:
+                    raise
+                self.forget()
+                self._file = self._open()
+            else:
+                return
+
+    def forget(self) -> None:
+        """Close without another try to write what is left."""
+        if self._path is None:
+            # Python flushes stdout once more at its end, and would complain then.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._file.fileno())
+        else:
+            self._file.close()
+
+    def _open(self) -> IO[bytes]:
+        if self._path is None:
+            return sys.stdout.buffer
+        try:
+            descriptor = self._wait_for_reader() if self._path.is_fifo() else None
+            # Unbuffered: lines come by the thousand, and nothing is left to flush at a close.
+            return open(descriptor or self._path, "wb", buffering=0)  # noqa: PTH123 - closed by __exit__
+        except OSError as error:
+            raise UsageError(f"--output {self._path} cannot be written: {error.strerror}") from None
+
+    def _wait_for_reader(self) -> int:
+        """Open a FIFO when it has a reader. Not by a blocking open, which no signal would end."""
+        while True:
+            try:
+                descriptor = os.open(self._path or "", os.O_WRONLY | os.O_NONBLOCK)
+            except OSError as error:
+                if error.errno != errno.ENXIO:
+                    raise
+                if self._stop.wait(POLL_SECONDS_MAX):
+                    raise SystemExit(0) from None
+            else:
+                os.set_blocking(descriptor, True)
+                return descriptor
+
+    def __enter__(self) -> Sink:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._path is not None:
+            self._file.close()

@@ -1,0 +1,134 @@
+"""JSON lines as events: what `outbox flux` reads, and `outbox tap` writes.
+
+A line is one object in CloudEvents' JSON format. `id`, `source`, `specversion` and `previd`
+are passed over: the out table gives the event an ID of its own, and its source is the
+outbox's. The text of `data` is kept byte for byte.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from outbox.errors import InvalidEvent
+from outbox.event import JSON_CONTENT_TYPE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PASSED_OVER = frozenset(("id", "source", "specversion", "previd"))
+_FIELDS = frozenset(("type", "subject", "datacontenttype", "time", "data", "data_base64"))
+
+_BLANK = re.compile(r"[ \t\r\n]*")
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON number")
+
+
+# Numbers stay text: of most members only the place matters, and an int of more than 4300
+# digits would be an error.
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_int=str, parse_float=str)
+
+
+def parse_line(line: bytes) -> dict[str, Any]:
+    """The arguments of `emit` that a line stands for, or `InvalidEvent` with the reason."""
+    try:
+        members = _members(line.decode())
+    except UnicodeDecodeError as error:
+        raise InvalidEvent(f"it is not UTF-8 at byte {error.start}: convert it first, for example with iconv") from None
+    except json.JSONDecodeError as error:
+        raise InvalidEvent(f"it is not JSON: {error.msg} at character {error.pos + 1}") from None
+    except RecursionError:
+        raise InvalidEvent("it is nested too deeply for Python's json module: make it flatter") from None
+    except ValueError as error:
+        raise InvalidEvent(f"it is not JSON: {error}") from None
+    return _arguments(members)
+
+
+def _arguments(members: dict[str, str]) -> dict[str, Any]:
+    if "type" not in members:
+        raise InvalidEvent("it has no type: every event needs one, such as order.paid")
+    if "data" in members and "data_base64" in members:
+        raise InvalidEvent("it has both data and data_base64: give one of them, or none for a tombstone")
+    # CloudEvents: an attribute that is null is not set.
+    plain = {
+        name: json.loads(text)
+        for name, text in members.items()
+        if name != "data" and name not in PASSED_OVER and text != "null"
+    }
+    content_type = plain.get("datacontenttype")
+    if "data" in members and content_type == JSON_CONTENT_TYPE:
+        content_type = None  # as the out table has it
+    return {
+        "type": plain.get("type"),
+        "subject": plain.get("subject"),
+        "data_json": members.get("data"),
+        "data_bytes": _payload(plain["data_base64"]) if "data_base64" in plain else None,
+        "datacontenttype": content_type,
+        "headers": {name: value for name, value in plain.items() if name not in _FIELDS},
+        "time": _time(plain["time"]) if "time" in plain else None,
+    }
+
+
+def _members(text: str) -> dict[str, str]:
+    """The object's members as they are spelled: name, and the text of the value."""
+    found = {}
+    for name, value in _spelled(text):
+        if name in found:
+            raise InvalidEvent(f"it has {name!r} twice")
+        found[name] = value
+    return found
+
+
+def _spelled(text: str) -> Iterator[tuple[str, str]]:
+    position = _skip(text, 0)
+    if text[position : position + 1] != "{":
+        raise InvalidEvent("it is not a JSON object: one event a line, in CloudEvents' JSON format")
+    position = _skip(text, position + 1)
+    more = text[position : position + 1] != "}"
+    while more:
+        if text[position : position + 1] != '"':
+            raise json.JSONDecodeError("a name in double quotes is missing", text, position)
+        name, position = _DECODER.raw_decode(text, position)
+        position = _skip(text, _after(text, _skip(text, position), ":"))
+        start = position
+        _, position = _DECODER.raw_decode(text, start)
+        yield name, text[start:position]
+        position = _skip(text, position)
+        more = text[position : position + 1] == ","
+        if more:
+            position = _skip(text, position + 1)
+    end = _skip(text, _after(text, position, "}"))
+    if end != len(text):
+        raise json.JSONDecodeError("there is more behind the object", text, end)
+
+
+def _skip(text: str, position: int) -> int:
+    match = _BLANK.match(text, position)
+    assert match is not None, "nothing at all is a match too"
+    return match.end()
+
+
+def _after(text: str, position: int, mark: str) -> int:
+    if text[position : position + 1] != mark:
+        raise json.JSONDecodeError(f"{mark!r} is missing", text, position)
+    return position + 1
+
+
+def _payload(value: Any) -> bytes:
+    try:
+        return base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError, TypeError) as error:
+        raise InvalidEvent(f"data_base64 is not base64: {error}") from None
+
+
+def _time(value: Any) -> datetime:
+    try:
+        return datetime.fromisoformat(value)
+    except (TypeError, ValueError):
+        raise InvalidEvent(f"time {value!r} is not a time of RFC 3339, such as 2026-03-01T12:00:00Z") from None
