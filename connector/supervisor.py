@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -22,6 +24,7 @@ log: Any = structlog.get_logger()
 ONCE_PATIENCE_SECONDS = 60.0
 RETRY_SECONDS_MIN = 0.1
 RETRY_SECONDS_MAX = 10.0
+RETRY_RESET_SECONDS = 60.0
 
 
 def is_transient(error: BaseException) -> bool:
@@ -31,24 +34,47 @@ def is_transient(error: BaseException) -> bool:
 
 def run_relay(options: RelayOptions, stop: threading.Event, *, once: bool) -> None:
     """One relay, tried again after everything that passes, until it is done or told to stop."""
-
-    def say(state: tenacity.RetryCallState) -> None:
-        error = state.outcome.exception() if state.outcome else None
-        log.warning("trying again", outbox=str(options.table), reason=str(error), attempt=state.attempt_number)
-
-    def sleep(seconds: float) -> None:
-        stop.wait(seconds)
-
+    tries = _Tries(options, stop, once=once)
     patience = tenacity.stop_after_delay(ONCE_PATIENCE_SECONDS) if once else tenacity.stop_never
     retrying = tenacity.Retrying(
         retry=tenacity.retry_if_exception(is_transient),
-        wait=tenacity.wait_exponential_jitter(RETRY_SECONDS_MIN, RETRY_SECONDS_MAX, jitter=RETRY_SECONDS_MIN),
+        wait=tries.wait_seconds,
         stop=tenacity.stop_any(tenacity.stop_when_event_set(stop), patience),
-        sleep=sleep,
-        before_sleep=say,
+        sleep=tries.sleep,
+        before_sleep=tries.say,
         reraise=True,
     )
-    retrying(Relay(options, stop, once=once).run)
+    retrying(tries.run)
+
+
+class _Tries:
+    """The tries of one relay. One that went well for a while makes the next wait short again."""
+
+    def __init__(self, options: RelayOptions, stop: threading.Event, *, once: bool) -> None:
+        self._options = options
+        self._stop = stop
+        self._once = once
+        self._in_a_row = 0
+
+    def run(self) -> None:
+        started = time.monotonic()
+        try:
+            Relay(self._options, self._stop, once=self._once).run()
+        finally:
+            went_well = time.monotonic() - started > RETRY_RESET_SECONDS
+            self._in_a_row = 1 if went_well else self._in_a_row + 1
+
+    def wait_seconds(self, _: tenacity.RetryCallState) -> float:
+        longest: float = min(RETRY_SECONDS_MIN * 2 ** min(self._in_a_row - 1, 20), RETRY_SECONDS_MAX)
+        # Jitter, so that many relays do not come back to one database at the same moment.
+        return longest * random.uniform(0.5, 1.0)  # noqa: S311 - not a secret
+
+    def sleep(self, seconds: float) -> None:
+        self._stop.wait(seconds)
+
+    def say(self, state: tenacity.RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        log.warning("trying again", outbox=str(self._options.table), reason=str(error), tries=self._in_a_row)
 
 
 def run(relays: Sequence[RelayOptions], *, once: bool, stop: threading.Event) -> int:

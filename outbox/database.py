@@ -259,16 +259,21 @@ def _postgresql(url: DatabaseUrl, application: str) -> Any:
         import psycopg
     except ImportError as error:
         raise UsageError("PostgreSQL needs its drivers: pip install 'outbox-connector[postgresql]'") from error
-    # TCP keepalives end a session whose server vanished; unnamed statements only, so that
-    # a transaction pooler in between cannot mix them up before `check` has found it.
+    # Unnamed statements only, so that a transaction pooler in between cannot mix them up
+    # before `check` has found it.
+    defaults = connection_defaults(url, application)
+    return psycopg.connect(url.libpq, autocommit=True, prepare_threshold=None, **defaults)
+
+
+def connection_defaults(url: DatabaseUrl, application: str) -> dict[str, Any]:
+    """What libpq is told unless the URL says otherwise: TCP keepalives end a session whose server vanished."""
     defaults = {
         "application_name": application,
         "keepalives_idle": "30",
         "keepalives_interval": "10",
         "connect_timeout": "10",
     }
-    missing: dict[str, Any] = {key: value for key, value in defaults.items() if key not in url.options}
-    return psycopg.connect(url.libpq, autocommit=True, prepare_threshold=None, **missing)
+    return {key: value for key, value in defaults.items() if key not in url.options}
 
 
 def _mysql(url: DatabaseUrl, application: str) -> Any:

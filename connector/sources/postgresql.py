@@ -13,6 +13,7 @@ from connector.fence import Holders
 from connector.source import Blocker, Rows, Standing
 from connector.sources.arrow import COLUMN_COUNT, to_rows
 from connector.sources.session import open_session
+from outbox.database import connection_defaults
 from outbox.errors import DatabaseUnavailable, Transient, Unsupported
 from outbox.info import Info, read_info
 from outbox.queries import block, with_integers
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from connector.options import RelayOptions
-    from outbox.database import Session
+    from outbox.database import DatabaseUrl, Session
 
 ID_MAX = 2**63 - 1
 XID_BYTES = 4
@@ -85,17 +86,20 @@ class PostgresSource:
         except ImportError as error:
             raise Unsupported("reading PostgreSQL needs ADBC: pip install 'outbox-connector[postgresql]'") from error
         try:
-            self._reader = dbapi.connect(self._options.database.libpq, autocommit=True)
+            self._reader = dbapi.connect(conninfo(self._options.database, "outbox reader"), autocommit=True)
             with self._reader.cursor() as cursor:
                 cursor.execute(block("postgresql", "session_settings", self._options.table))
                 cursor.fetchall()
                 cursor.execute(block("postgresql", "session_verified", self._options.table))
                 isolation, row_security, in_recovery, _ = cursor.fetchone()
+                cursor.execute(block("postgresql", "server_id", self._options.table))
+                (server_id,) = cursor.fetchone()
         except dbapi.Error as error:
             raise adbc_error(self._options, error) from error
-        if isolation != "read committed" or row_security != "off" or in_recovery:
+        if isolation != "read committed" or row_security != "off" or in_recovery or server_id != self.server_id():
             raise Unsupported(
-                f"the reading session is {isolation}, row_security {row_security}: connect without a pooler in between"
+                f"the reading session is {isolation}, row_security {row_security}, on server {server_id}: the relay's "
+                "connections differ; connect to the primary without a pooler or a balancer in between"
             )
 
     def _prove_sight(self) -> None:
@@ -200,6 +204,13 @@ class PostgresSource:
                 reader.close()
             except Exception:  # a broken connection cannot be closed more than this
                 return
+
+
+def conninfo(url: DatabaseUrl, application: str) -> str:
+    """The URL with the settings that libpq needs to notice a server that vanished."""
+    from psycopg.conninfo import make_conninfo
+
+    return make_conninfo(url.libpq, **connection_defaults(url, application))
 
 
 def xids(column: pa.Array) -> pa.Int64Array:
