@@ -50,7 +50,7 @@ def init(
     from outbox import schema
 
     settings = load_one({"database": database, "name": outbox, "source": source}, config)
-    url, table = settings.database, settings.table
+    url, table = settings.new_database, settings.table
     if only_print:
         _print_script(settings, grant_writer, grant_relay)
         return
@@ -87,7 +87,7 @@ def _grant(settings: OutboxSettings, writers: tuple[str, ...], relays: tuple[str
 def _print_script(settings: OutboxSettings, writers: tuple[str, ...], relays: tuple[str, ...]) -> None:
     from outbox import grants, schema
 
-    dialect, table = settings.database.dialect, settings.table
+    dialect, table = settings.new_database.dialect, settings.table
     click.echo(schema.render(dialect, table, settings.source), nl=False)
     for role in writers:
         click.echo(grants.render_grant_writer(dialect, table, role), nl=False)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from cli.config import EMPTY, KEYS, PROGRAM_KEYS, Config, Given, read_config
-from outbox.errors import UsageError
+from outbox.errors import SchemaError, UsageError
 from outbox.names import OutTable
 
 if TYPE_CHECKING:
@@ -46,6 +46,17 @@ class OutboxSettings:
 
     @property
     def database(self) -> DatabaseUrl:
+        """A database that is there: SQLite would make an empty one of any slip in the path."""
+        url = self.new_database
+        if url.dialect == "sqlite" and not Path(url.path).exists():
+            raise SchemaError(
+                f"there is no database file {url.path}: look at the path, or install an outbox with `outbox init`"
+            )
+        return url
+
+    @property
+    def new_database(self) -> DatabaseUrl:
+        """A database that may be made now."""
         from outbox.database import DatabaseUrl
 
         return self._required("database", "URL", DatabaseUrl.parse)

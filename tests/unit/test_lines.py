@@ -1,0 +1,129 @@
+"""A line for `outbox flux` is an event, or an error that says why not."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from outbox.batch import SCHEMA, EventBatch
+from outbox.errors import InvalidEvent
+from outbox.lines import parse_line
+from outbox.row import RESERVED_HEADERS, Encoder
+from stream_store.cloudevents import to_lines
+from stream_store.json_text import as_buffer
+
+
+def test_all_members_of_an_event() -> None:
+    line = (
+        b'{"specversion":"1.0","id":"9","source":"/x","previd":"8","type":"order.paid","subject":"o-1",'
+        b'"time":"2026-03-01T13:00:00.000001+01:00","datacontenttype":"application/vnd.x+json",'
+        b'"traceparent":"00-1","n":3,"flag":true,"unset":null,"data": { "a" : 1.500 } }\r'
+    )
+    assert parse_line(line) == {
+        "type": "order.paid",
+        "subject": "o-1",
+        "data_json": '{ "a" : 1.500 }',
+        "data_bytes": None,
+        "datacontenttype": "application/vnd.x+json",
+        "headers": {"traceparent": "00-1", "n": 3, "flag": True},
+        "time": datetime.fromisoformat("2026-03-01T13:00:00.000001+01:00"),
+    }
+
+
+def test_a_type_alone_is_a_tombstone() -> None:
+    row = Encoder().encode(**parse_line(b'{"type":"gone"}'))
+    assert row == ("gone", None, None, None, None, None, None)
+
+
+def test_json_null_is_data() -> None:
+    assert parse_line(b'{"type":"t","data":null}')["data_json"] == "null"
+
+
+def test_the_usual_content_type_is_stored_as_none() -> None:
+    assert parse_line(b'{"type":"t","data":1,"datacontenttype":"application/json"}')["datacontenttype"] is None
+    of_bytes = parse_line(b'{"type":"t","data_base64":"e30=","datacontenttype":"application/json"}')
+    assert (of_bytes["data_bytes"], of_bytes["datacontenttype"]) == (b"{}", "application/json")
+
+
+@pytest.mark.parametrize("text", ["9" * 5000, "1e400", '{"a":1,"a":2}', '"\\u00e9"'])
+def test_data_is_kept_as_it_is_spelled(text: str) -> None:
+    assert parse_line(b'{"data":' + text.encode() + b',"type":"t"}')["data_json"] == text
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b"", "not a JSON object"),
+        (b"[1]", "not a JSON object"),
+        (b"nope", "not a JSON object"),
+        (b'{"type":"t"', "'}' is missing at character 12"),
+        (b'{"type" "t"}', "':' is missing"),
+        (b'{"type":"t",}', "name in double quotes"),
+        (b"{type:1}", "name in double quotes"),
+        (b'{"type":"t"} {}', "there is more behind the object"),
+        (b'{"type":"t","data":NaN}', "NaN is no JSON number"),
+        (b'{"type":"t","data":01}', "'}' is missing"),
+        (b'{"type":"t","data":"\x1b"}', "not JSON"),
+        (b'{"type":"\xff"}', "not UTF-8 at byte 9"),
+        (b'{"subject":"s"}', "no type"),
+        (b'{"type":"a","type":"b"}', "it has 'type' twice"),
+        (b'{"type":"t","data":1,"data_base64":""}', "both data and data_base64"),
+        (b'{"type":"t","datacontenttype":"a/b","data_base64":"!"}', "not base64"),
+        (b'{"type":"t","datacontenttype":"a/b","data_base64":7}', "not base64"),
+        (b'{"type":"t","data_base64":""}', "needs a datacontenttype"),
+        (b'{"type":"t","time":"noon"}', "not a time of RFC 3339"),
+        (b'{"type":"t","time":7}', "not a time of RFC 3339"),
+        (b'{"type":"t","time":"2026-03-01T12:00:00"}', "has no time zone"),
+        (b'{"type":null}', "type"),
+        (b'{"type":7}', "type is of type int"),
+        (b'{"type":"t","subject":7}', "subject is of type int"),
+        (b'{"type":"t","Odd-Name":"x"}', "not a CloudEvents attribute name"),
+        (b'{"type":"t","nested":{}}', "the value of nested is of type dict"),
+        (b'{"type":"t","data":' + b"[" * 100_000, "nested too deeply"),
+    ],
+)
+def test_a_bad_line_says_why(line: bytes, reason: str) -> None:
+    with pytest.raises(InvalidEvent) as raised:
+        Encoder().encode(**parse_line(line))
+    assert reason in str(raised.value)
+
+
+_TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=20)
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | _TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_TEXT, inner, max_size=3),
+    max_leaves=8,
+)
+_NAMES = st.from_regex("[a-z0-9]{1,20}", fullmatch=True).filter(lambda name: name not in RESERVED_HEADERS)
+_EVENTS = st.fixed_dictionaries(
+    {"type": _TEXT},
+    optional={
+        "subject": _TEXT,
+        "headers": st.dictionaries(_NAMES, _TEXT | st.booleans() | st.integers(-(2**31), 2**31 - 1), max_size=3),
+        "time": st.datetimes(min_value=datetime(1000, 1, 2), timezones=st.just(UTC)),
+    },
+)
+_DATA = st.one_of(
+    st.just({}),
+    _JSON.map(lambda value: {"data_json": json.dumps(value, ensure_ascii=False)}),
+    st.tuples(st.binary(), st.sampled_from(["image/png", "application/json"])).map(
+        lambda made: {"data_bytes": made[0], "datacontenttype": made[1]}
+    ),
+)
+
+
+@settings(max_examples=200)
+@given(_EVENTS, _DATA)
+def test_what_tap_writes_flux_reads_back(event: dict[str, Any], data: dict[str, Any]) -> None:
+    row = Encoder().encode(**event, **data)
+    stored = {**row._asdict(), "id": 1, "time": row.time or datetime(2026, 1, 1, tzinfo=UTC)}
+    (lines,) = to_lines(EventBatch(0, pa.RecordBatch.from_pylist([stored], schema=SCHEMA)), "/shop")
+    again = Encoder().encode(**parse_line(as_buffer(lines).to_pybytes()))
+    assert again._replace(time=None) == row._replace(time=None)
+    assert again.time == stored["time"]
