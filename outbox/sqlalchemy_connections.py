@@ -10,7 +10,7 @@ from outbox.connections import ABORTED, AUTOCOMMIT, CLOSED, Driver, Parameters, 
 from outbox.errors import EmitError, NoTransaction
 
 if TYPE_CHECKING:
-    from sqlalchemy.engine import Connection
+    from sqlalchemy.engine import Connection, RootTransaction
     from sqlalchemy.orm import Session
 
 _DIALECTS = {"postgresql": "postgresql", "mysql": "mysql", "mariadb": "mysql", "sqlite": "sqlite"}
@@ -46,7 +46,7 @@ def open_connection(connection: Connection) -> tuple[Driver, Connection]:
     transaction = connection.get_nested_transaction() or connection.get_transaction()
     if transaction is None:
         # Before the driver is looked at: for some (SQLite) an event handler sends the BEGIN.
-        begun = connection.begin()
+        begun = _begin(connection)
         try:
             _check(connection)
         except NoTransaction:
@@ -73,6 +73,13 @@ def driver_of(connection: Connection) -> Driver:
             )
         driver = _drivers[key] = Driver(name, style, _execute, _execute)
     return driver
+
+
+def _begin(connection: Connection) -> RootTransaction:
+    try:
+        return connection.begin()
+    except exc.InvalidRequestError as error:
+        raise NoTransaction(f"the connection has no transaction to emit in: {error}") from error
 
 
 def _check(connection: Connection) -> None:
