@@ -8,7 +8,8 @@ from cli import flags, printing
 from cli.settings import load_one
 from outbox.errors import CheckFailed
 
-_SIGNS = {"ok": "✓", "error": "✗", "warning": "!"}
+# Each level's sign, and its colour where there are colours.
+_SIGNS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "error": ("✗", "red")}
 
 
 @click.command(
@@ -41,15 +42,19 @@ def check(
     from connector.check import check as check_outbox
 
     settings = load_one({"database": database, "stream": stream, "name": outbox}, config)
-    findings = check_outbox(settings.database, settings.table, settings.stream_if_given)
+    delete_after = settings.text("delete_after") or "durable"
+    # A database that is not there is a finding too.
+    findings = check_outbox(settings.new_database, settings.table, settings.stream_if_given, delete_after=delete_after)
     ok = not any(finding.level == "error" for finding in findings)
     if as_json:
         printing.print_json({"ok": ok, "findings": findings})
     else:
         for finding in findings:
-            click.echo(printing.printable(f"{_SIGNS.get(finding.level, '·')} {finding.name}: {finding.message}"))
+            sign, colour = _SIGNS[finding.level]
+            text = printing.printable(printing.redacted(f"{finding.name}: {finding.message}"))
+            click.echo(f"{click.style(sign, fg=colour)} {text}")
             if finding.fix:
-                click.echo(printing.printable(f"    {finding.fix}"))
+                click.echo(printing.printable(printing.redacted(f"    {finding.fix}")))
         wrong = sum(finding.level == "error" for finding in findings)
         warnings = sum(finding.level == "warning" for finding in findings)
         click.echo(f"{wrong} wrong, {printing.counted(warnings, 'warning')}")

@@ -137,6 +137,19 @@ _PASSWORD = re.compile(r"(://[^:/@\s]*):[^\s]*@")
 _SECRET = re.compile(r"(?i)\b((?:password|passwd|sslpassword|token)=)[^&\s]+")
 
 
+_kept_secret: set[str] = set()
+
+
+def keep_secret(password: str) -> None:
+    """Never print this, not even when a driver quotes it: libpq does, of a URL it cannot read."""
+    # A shorter one would take too much of every text with it.
+    if len(password) >= 3:
+        _kept_secret.add(password)
+
+
 def redacted(text: str) -> str:
-    """A text, such as a driver's message, without the passwords of URLs in it."""
-    return _SECRET.sub(r"\1***", _PASSWORD.sub(r"\1:***@", text))
+    """A text, such as a driver's message, without the passwords in it."""
+    shown = _SECRET.sub(r"\1***", _PASSWORD.sub(r"\1:***@", text))
+    for password in _kept_secret:
+        shown = re.sub(rf"(?<!\w){re.escape(password)}(?!\w)", "***", shown)
+    return shown

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from cli import printing
 from cli.config import EMPTY, KEYS, PROGRAM_KEYS, Config, Given, read_config
 from outbox.errors import SchemaError, UsageError
 from outbox.names import OutTable
@@ -59,7 +60,12 @@ class OutboxSettings:
         """A database that may be made now."""
         from outbox.database import DatabaseUrl
 
-        return self._required("database", "URL", DatabaseUrl.parse)
+        url = self._required("database", "URL", DatabaseUrl.parse)
+        # As it is written and as it is meant. One that is also a name hides nothing, and
+        # would take the name out of every text.
+        for password in {url.password, url.parts.password or ""} - {url.username, url.database}:
+            printing.keep_secret(password)
+        return url
 
     @property
     def stream(self) -> str:

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from stream_store import Stream
     from stream_store.cloudevents import TypeFilter
 
-# Small batches are put together up to this many rows: lines cost least by the ten thousand.
+# Small batches are put together up to this size: lines cost least by the ten thousand.
 GATHER_ROWS = 50_000
+GATHER_BYTES = 32 << 20
 POLL_SECONDS_MIN = 0.002
 POLL_SECONDS_MAX = 0.05
 MISSING_POLL_SECONDS = 0.2
@@ -189,13 +190,14 @@ def gather(batches: Iterable[EventBatch]) -> Iterator[EventBatch]:
     from outbox.batch import concatenate
 
     held: list[EventBatch] = []
-    rows = 0
+    rows = size_bytes = 0
     for batch in batches:
-        if held and (rows + len(batch) > GATHER_ROWS or batch.prev_id != held[-1].last_id):
-            yield concatenate(held)
-            held, rows = [], 0
-        held.append(batch)
         rows += len(batch)
+        size_bytes += batch.rows.nbytes
+        if held and (rows > GATHER_ROWS or size_bytes > GATHER_BYTES or batch.prev_id != held[-1].last_id):
+            yield concatenate(held)
+            held, rows, size_bytes = [], len(batch), batch.rows.nbytes
+        held.append(batch)
     if held:
         yield concatenate(held)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from connector.sources.session import open_session
 from outbox.errors import DatabaseUnavailable, LeaseLost
+from outbox.info import read_info
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,6 +45,8 @@ class Lease:
         """Try once; False when another relay holds the lease."""
         if self._session is None:
             self._session = open_session(self._options, "outbox lease")
+            # An out table that is missing or old is said so, before SQL fails on it.
+            read_info(self._session)
         taken = self._session.change("lease_take", leader=self.leader, seconds=self._options.lease_seconds)
         return taken == 1
 

@@ -39,6 +39,8 @@ def parse_line(line: bytes) -> dict[str, Any]:
     """The arguments of `emit` that a line stands for, or `InvalidEvent` with the reason."""
     try:
         members = _members(line.decode())
+    except InvalidEvent:
+        raise
     except UnicodeDecodeError as error:
         raise InvalidEvent(f"it is not UTF-8 at byte {error.start}: convert it first, for example with iconv") from None
     except json.JSONDecodeError as error:

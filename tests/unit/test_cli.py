@@ -135,6 +135,8 @@ def test_a_usage_error_exits_with_2(arguments: list[str], message: str, tmp_path
         (["init", "--database", "sqlite:////no/such/folder/x.db"], 2, "error: "),
         (["status", "--database", "postgresql://u:s3cret@127.0.0.1:1/x?connect_timeout=2"], 75, "error: "),
         (["status", "--database", "mysql://u:s3cret@127.0.0.1:1/x"], 75, "error: "),
+        (["status", "--database", "postgresql://u:s3cret s3cret@127.0.0.1:1/x"], 2, 'unexpected spaces found in "***"'),
+        (["status", "--database", "postgresql://u:s3cret%zz@127.0.0.1:1/x"], 2, 'percent-encoded token: "***"'),
     ],
 )  # fmt: skip
 def test_an_error_is_one_message_and_an_exit_code(
