@@ -59,7 +59,7 @@ def _arguments(members: dict[str, str]) -> dict[str, Any]:
         raise InvalidEvent("it has both data and data_base64: give one of them, or none for a tombstone")
     # CloudEvents: an attribute that is null is not set.
     plain = {
-        name: json.loads(text)
+        name: _value(text)
         for name, text in members.items()
         if name != "data" and name not in PASSED_OVER and text != "null"
     }
@@ -88,38 +88,57 @@ def _members(text: str) -> dict[str, str]:
 
 
 def _spelled(text: str) -> Iterator[tuple[str, str]]:
-    position = _skip(text, 0)
-    if text[position : position + 1] != "{":
+    opening = _OPENING.match(text)
+    if opening is None:
         raise InvalidEvent("it is not a JSON object: one event a line, in CloudEvents' JSON format")
-    position = _skip(text, position + 1)
-    more = text[position : position + 1] != "}"
-    while more:
-        if text[position : position + 1] != '"':
-            raise json.JSONDecodeError("a name in double quotes is missing", text, position)
-        name, position = _DECODER.raw_decode(text, position)
-        position = _skip(text, _after(text, _skip(text, position), ":"))
-        start = position
-        _, position = _DECODER.raw_decode(text, start)
-        yield name, text[start:position]
-        position = _skip(text, position)
-        more = text[position : position + 1] == ","
-        if more:
-            position = _skip(text, position + 1)
-    end = _skip(text, _after(text, position, "}"))
+    position = opening.end()
+    mark = opening[1] or ","
+    while mark == ",":
+        member = _MEMBER.match(text, position)
+        if member is None:
+            raise _missing_name(text, _skip(text, position))
+        start = member.end()
+        if member["simple"] is None:
+            _, position = _DECODER.raw_decode(text, start)
+            value = text[start:position]
+        else:
+            position, value = start, member["simple"]
+        name = member["name"]
+        yield (json.loads(f'"{name}"') if "\\" in name else name), value
+        after = _MARK.match(text, position)
+        if after is None:
+            raise json.JSONDecodeError("',' or '}' is missing", text, _skip(text, position))
+        mark, position = after[1], after.end()
+    end = _skip(text, position)
     if end != len(text):
         raise json.JSONDecodeError("there is more behind the object", text, end)
 
 
+# One match a member: names, and the simple values that most attributes have, cost little then.
+_OPENING = re.compile(r"[ \t\r\n]*+\{(?:[ \t\r\n]*+(\}))?")
+_MEMBER = re.compile(
+    r'[ \t\r\n]*+"(?P<name>(?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+)"[ \t\r\n]*+:[ \t\r\n]*+'
+    r'(?P<simple>(?:"[^"\\\x00-\x1f]*+"|-?(?:0|[1-9][0-9]*+)|true|false|null)(?=[ \t\r\n]*+[,}]))?+'
+)
+_MARK = re.compile(r"[ \t\r\n]*+([,}])")
+
+
+def _missing_name(text: str, position: int) -> json.JSONDecodeError:
+    if text[position : position + 1] != '"':
+        return json.JSONDecodeError("a name in double quotes is missing", text, position)
+    _, end = _DECODER.raw_decode(text, position)  # raises when the name itself is wrong
+    return json.JSONDecodeError("':' is missing", text, _skip(text, end))
+
+
 def _skip(text: str, position: int) -> int:
-    match = _BLANK.match(text, position)
-    assert match is not None, "nothing at all is a match too"
-    return match.end()
+    blank = _BLANK.match(text, position)
+    assert blank is not None, "nothing at all is a match too"
+    return blank.end()
 
 
-def _after(text: str, position: int, mark: str) -> int:
-    if text[position : position + 1] != mark:
-        raise json.JSONDecodeError(f"{mark!r} is missing", text, position)
-    return position + 1
+def _value(text: str) -> Any:
+    """The value of a member; most are texts without an escape."""
+    return text[1:-1] if text[0] == '"' and "\\" not in text else json.loads(text)
 
 
 def _payload(value: Any) -> bytes:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from outbox.batch import SCHEMA, EventBatch
 from outbox.errors import InvalidEvent
-from outbox.lines import parse_line
+from outbox.lines import _members, parse_line
 from outbox.row import RESERVED_HEADERS, Encoder
 from stream_store.cloudevents import to_lines
 from stream_store.json_text import as_buffer
@@ -41,6 +41,15 @@ def test_a_type_alone_is_a_tombstone() -> None:
     assert row == ("gone", None, None, None, None, None, None)
 
 
+def test_members_may_be_spelled_in_any_valid_way() -> None:
+    line = b' {\t"t\\u0079pe" : "\\u00e9\\n" , "n":-0,"big":1.0e2 ,"subject"\r:"",\n"data":[ ]} '
+    found = parse_line(line)
+    assert (found["type"], found["subject"], found["data_json"]) == ("é\n", "", "[ ]")
+    assert found["headers"] == {"n": 0, "big": 100.0}
+    with pytest.raises(InvalidEvent, match="no type"):
+        parse_line(b" { } ")
+
+
 def test_json_null_is_data() -> None:
     assert parse_line(b'{"type":"t","data":null}')["data_json"] == "null"
 
@@ -62,13 +71,23 @@ def test_data_is_kept_as_it_is_spelled(text: str) -> None:
         (b"", "not a JSON object"),
         (b"[1]", "not a JSON object"),
         (b"nope", "not a JSON object"),
-        (b'{"type":"t"', "'}' is missing at character 12"),
+        (b'{"type":"t"', "',' or '}' is missing at character 12"),
         (b'{"type" "t"}', "':' is missing"),
         (b'{"type":"t",}', "name in double quotes"),
         (b"{type:1}", "name in double quotes"),
         (b'{"type":"t"} {}', "there is more behind the object"),
         (b'{"type":"t","data":NaN}', "NaN is no JSON number"),
-        (b'{"type":"t","data":01}', "'}' is missing"),
+        (b'{"type":"t","data":01}', "',' or '}' is missing"),
+        (b'{"type":"t","n":-}', "not JSON"),
+        (b'{"type":"t","n":+1}', "not JSON"),
+        (b'{"type":"t","n":truer}', "is missing"),
+        (b'{"type":"t" "n":1}', "',' or '}' is missing"),
+        (b'{"ty\\xpe":"t"}', "not JSON"),
+        (b'{"type', "not JSON"),
+        (b"{", "name in double quotes"),
+        (b'{"type":', "not JSON"),
+        (b'{"type":"t","type":"t"}', "it has 'type' twice"),
+        (b'{"type":"t","t\\u0079pe":"t"}', "it has 'type' twice"),
         (b'{"type":"t","data":"\x1b"}', "not JSON"),
         (b'{"type":"\xff"}', "not UTF-8 at byte 9"),
         (b'{"subject":"s"}', "no type"),
@@ -127,3 +146,28 @@ def test_what_tap_writes_flux_reads_back(event: dict[str, Any], data: dict[str, 
     again = Encoder().encode(**parse_line(as_buffer(lines).to_pybytes()))
     assert again._replace(time=None) == row._replace(time=None)
     assert again.time == stored["time"]
+
+
+@settings(max_examples=300)
+@given(
+    st.dictionaries(st.sampled_from(["type", "subject", "data", "n", "é", 'q"', "id"]), _JSON, max_size=4),
+    st.integers(0, 40),
+    st.sampled_from([*'{}[],:"\\n0-', "NaN", "\x1b", "true", ""]),
+    st.booleans(),
+)
+def test_a_line_is_refused_exactly_when_python_would(
+    members: dict, position: int, inserted: str, escaped: bool
+) -> None:
+    text = json.dumps(members, ensure_ascii=escaped)
+    text = text[:position] + inserted + text[position:]
+    try:
+        pairs = json.loads(text, object_pairs_hook=list, parse_constant=lambda _: 1 / 0)
+        names = [name for name, _ in pairs]
+        expected = dict(pairs) if text.strip().startswith("{") and len(set(names)) == len(names) else None
+    except (ValueError, ZeroDivisionError, TypeError):
+        expected = None
+    try:
+        found = {name: json.loads(value, object_pairs_hook=list) for name, value in _members(text).items()}
+    except ValueError:
+        found = None
+    assert found == expected
