@@ -24,17 +24,33 @@ SELECT coalesce((SELECT auto_increment FROM information_schema.tables
        (SELECT deleted_through FROM {info})
 
 -- name: read
-SELECT id, type, subject, data, data_bytes, datacontenttype, headers, time, crc32(coalesce(data, data_bytes, ''))
+-- The last column is the row's version: the cleaner makes sure by it that nobody has changed the row.
+SELECT id, type, subject, data, data_bytes, datacontenttype, headers, time,
+       crc32(coalesce(data, data_bytes, '')) + crc32(concat_ws('|', type, subject, datacontenttype, headers, time))
 FROM {table} WHERE id > :after AND id <= :through ORDER BY id LIMIT :limit_rows
 
 -- name: read_bulk
 -- The last column tells whether this connection reached the same server as the session.
-SELECT id, type, subject, data, data_bytes, datacontenttype, headers, time, crc32(coalesce(data, data_bytes, '')),
+SELECT id, type, subject, data, data_bytes, datacontenttype, headers, time,
+       crc32(coalesce(data, data_bytes, '')) + crc32(concat_ws('|', type, subject, datacontenttype, headers, time)),
        crc32(concat(@@hostname, ':', @@port))
 FROM {table} WHERE id > :after AND id <= :through ORDER BY id LIMIT :limit_rows
 
 -- name: which_server
 SELECT crc32(concat(@@hostname, ':', @@port))
+
+-- name: redo_log
+-- MariaDB: Innodb_lsn_current, Innodb_lsn_flushed. MySQL since 8.0.30: Innodb_redo_log_current_lsn,
+-- Innodb_redo_log_flushed_to_disk_lsn.
+SHOW GLOBAL STATUS LIKE 'Innodb%lsn%'
+
+-- name: flush_redo_log
+FLUSH LOCAL ENGINE LOGS
+
+-- name: flush_by_commit
+-- A commit of our own flushes everything written before it. It has to change something; the
+-- lease is ours, and a microsecond more or less does not matter to it.
+UPDATE {info} SET lease_until = lease_until + INTERVAL 1 MICROSECOND
 
 -- name: read_size
 SELECT count(*), coalesce(sum(octets), 0) FROM (
@@ -109,11 +125,14 @@ UPDATE {info} SET server_id = :server_id WHERE server_id IS NULL OR server_id = 
 SELECT deleted_through FROM {info} FOR UPDATE
 
 -- name: clean_digest
-SELECT count(*), coalesce(sum(id), 0), coalesce(sum(crc32(coalesce(data, data_bytes, ''))), 0)
-FROM (SELECT id, data, data_bytes FROM {table} WHERE id > :after AND id <= :through FOR UPDATE) AS locked
+-- From the end of the range to its front: the other way round InnoDB would wait for the row
+-- behind the range, which may be in flight for hours. The limit, which is none, keeps the order.
+SELECT count(*), coalesce(sum(id), 0), coalesce(sum(version), 0)
+FROM (SELECT id, crc32(coalesce(data, data_bytes, '')) + crc32(concat_ws('|', type, subject, datacontenttype, headers, time)) AS version
+      FROM {table} WHERE id > :after AND id <= :through ORDER BY id DESC LIMIT 18446744073709551615 FOR UPDATE) AS locked
 
 -- name: clean_delete
-DELETE FROM {table} WHERE id > :after AND id <= :through
+DELETE FROM {table} WHERE id > :after AND id <= :through ORDER BY id DESC
 
 -- name: clean_move
 UPDATE {info} SET deleted_through = :through

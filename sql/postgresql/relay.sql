@@ -13,8 +13,11 @@ SELECT current_setting('transaction_isolation'), current_setting('row_security')
 SELECT (SELECT system_identifier FROM pg_control_system()) || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8)
 
 -- name: sequence_settings
-SELECT s.seqcache, s.seqcycle, s.seqincrement, a.attidentity
-FROM pg_sequence AS s, pg_attribute AS a
+-- Before PostgreSQL 17 a partitioned table has no identity columns: there a DEFAULT nextval of
+-- a sequence that the column owns will do. It draws IDs under the very same lock.
+SELECT s.seqcache, s.seqcycle, s.seqincrement,
+       CASE WHEN c.relkind = 'p' AND a.attidentity = '' THEN 'a' ELSE a.attidentity END
+FROM pg_sequence AS s, pg_attribute AS a JOIN pg_class AS c ON c.oid = a.attrelid
 WHERE s.seqrelid = {sequence_literal}::regclass
   AND s.seqrelid = pg_get_serial_sequence({table_literal}, 'id')::regclass
   AND a.attrelid = {table_literal}::regclass AND a.attname = 'id'

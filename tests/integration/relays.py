@@ -14,10 +14,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from connector.options import DeleteAfter, RelayOptions
 from connector.relay import Relay
@@ -26,6 +25,9 @@ from outbox.database import DatabaseUrl, Session
 from outbox.names import OutTable
 from outbox.schema import install
 from stream_store import open_stream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 DEADLINE_SECONDS = 60.0
 

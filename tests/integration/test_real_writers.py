@@ -8,18 +8,21 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from connector.options import RelayOptions
 from connector.verify import verify
 from outbox.database import Session
 from tests.integration.relays import RelayProcess, installed, stream_rows, stream_tail, until
 from tests.integration.writers import BUSINESS, connect
 from tests.servers import mariadb
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from connector.options import RelayOptions
 
 ROOT = Path(__file__).parent.parent.parent
 SEEDS = random.Random(20260301)

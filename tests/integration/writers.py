@@ -19,15 +19,17 @@ import signal
 import sqlite3
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 
 from outbox import Outbox
 from outbox.database import DatabaseUrl
 from tests.servers import mariadb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 BUSINESS = "CREATE TABLE business (event_id bigint PRIMARY KEY, subject varchar(100) NOT NULL)"
 OUTBOX = Outbox()
