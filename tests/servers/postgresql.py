@@ -18,7 +18,8 @@ def binaries() -> Path | None:
     """The folder with initdb: on PATH, or where Debian keeps it."""
     found = shutil.which("initdb")
     if found:
-        return Path(found).parent
+        # A link on PATH may stand for one program alone; the others are beside the real one.
+        return Path(found).resolve().parent
     installed = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[4]))
     return installed[-1].parent if installed else None
 
@@ -72,6 +73,10 @@ class PostgresServer:
     def crash(self) -> None:
         """SIGKILL of the whole server: what was not flushed is gone from its memory."""
         assert self.process
+        # Each backend is in a session of its own, and would go on for a moment without its parent.
+        self.process.send_signal(signal.SIGSTOP)
+        for pid in Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split():
+            os.kill(int(pid), signal.SIGKILL)
         kill_group(self.process)
 
     def restart(self) -> None:

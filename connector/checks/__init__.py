@@ -1,0 +1,1 @@
+"""What `outbox check` looks at: one module per database, and what all of them share."""
