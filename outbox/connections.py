@@ -122,8 +122,11 @@ def check_dbapi(connection: Any) -> None:
         _check_charset(charset())
     if getattr(connection, "in_transaction", False) is True:
         return
-    get_autocommit = getattr(connection, "get_autocommit", None)
-    autocommit = get_autocommit() if callable(get_autocommit) else getattr(connection, "autocommit", False)
+    try:
+        get_autocommit = getattr(connection, "get_autocommit", None)
+        autocommit = get_autocommit() if callable(get_autocommit) else getattr(connection, "autocommit", False)
+    except Exception as error:  # MySQL Connector asks the server
+        raise NoTransaction(CLOSED) from error
     if autocommit is True or autocommit == 1:
         raise NoTransaction(AUTOCOMMIT)
 

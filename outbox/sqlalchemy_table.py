@@ -10,7 +10,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import BigInteger, Boolean, CheckConstraint, Column, Identity, Integer, LargeBinary, Table, Text
+from sqlalchemy import (
+    DDL,
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    Identity,
+    Integer,
+    LargeBinary,
+    Table,
+    Text,
+    event,
+)
 from sqlalchemy.dialects import mysql, postgresql
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.expression import ColumnElement
@@ -72,7 +84,7 @@ def _compile(element: _DialectSql, compiler: SQLCompiler, **_: Any) -> str:
 def table(metadata: MetaData, name: str = "outbox", schema: str | None = None) -> Table:
     """Add the out table, and its info table beside it, to `metadata`; return the out table."""
     names = OutTable(name, schema)  # refuses what cannot be a name
-    Table(
+    info = Table(
         f"{names.name}_info",
         metadata,
         Column(
@@ -94,10 +106,10 @@ def table(metadata: MetaData, name: str = "outbox", schema: str | None = None) -
         Column("installed_at", _moment(), nullable=False, server_default=_now()),
         Column("relayed_through", _id(), nullable=False, server_default=_DialectSql("0", "0", "0")),
         schema=names.schema,
-        postgresql_with=_INFO_STORAGE,
         **_MYSQL_STORAGE,
     )
-    return Table(
+    _store_with(info, _INFO_STORAGE)
+    out = Table(
         names.name,
         metadata,
         Column("id", _id(), Identity(always=True, cache=1, cycle=False), primary_key=True),
@@ -112,11 +124,22 @@ def table(metadata: MetaData, name: str = "outbox", schema: str | None = None) -
         CheckConstraint("data IS NULL OR data_bytes IS NULL"),
         *(CheckConstraint(check).ddl_if(dialect="sqlite") for check in _SQLITE_CHECKS),
         schema=names.schema,
-        postgresql_with=_AUTOVACUUM,
         # Without it SQLite gives out the ID of a deleted last row again.
         sqlite_autoincrement=True,
         **_MYSQL_STORAGE,
     )
+    _store_with(out, _AUTOVACUUM)
+    return out
+
+
+def _store_with(made: Table, options: dict[str, int]) -> None:
+    """Give a table PostgreSQL's storage parameters."""
+    if "with" in made.dialect_options["postgresql"]:
+        made.dialect_kwargs["postgresql_with"] = options
+    else:  # SQLAlchemy 2.0 has no such option of CREATE TABLE: a statement after it, then
+        spelled = ", ".join(f"{name} = {value}" for name, value in options.items())
+        alter = DDL(f"ALTER TABLE %(fullname)s SET ({spelled})")  # type: ignore[no-untyped-call]
+        event.listen(made, "after_create", alter.execute_if(dialect="postgresql"))
 
 
 def _is_not_sqlite(*_: Any, dialect: Any, **__: Any) -> bool:

@@ -33,13 +33,14 @@ def describe(engine: Engine, name: str, schema: str | None = None) -> dict[str, 
         "primary key": inspector.get_pk_constraint(name, schema),
         "indexes": inspector.get_indexes(name, schema),
         "unique": inspector.get_unique_constraints(name, schema),
-        "options": inspector.get_table_options(name, schema),
     }
     with engine.connect() as connection:
         if engine.dialect.name == "postgresql":
             options = "SELECT relname, unnest(reloptions) FROM pg_class WHERE relname = :name ORDER BY 2"
             described["storage"] = [tuple(row) for row in connection.execute(text(options), {"name": name})]
-        elif engine.dialect.name == "sqlite":
+        elif engine.dialect.name == "mysql":
+            described["options"] = inspector.get_table_options(name, schema)
+        else:
             sql = connection.execute(
                 text("SELECT sql FROM sqlite_schema WHERE name = :name"), {"name": name}
             ).scalar_one()
