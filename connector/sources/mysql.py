@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlunsplit
 
@@ -33,6 +34,10 @@ ID_MAX = 2**63 - 1
 BULK_ROWS_MIN = 2_000
 # PyMySQL makes Python objects: it never reads more rows than this at once.
 SMALL_ROWS_MAX = 5_000
+# How long to hope that the writers' own commits flush the redo log before we ask for it, and
+# how long to sleep between looks when the server flushes it by its own clock only.
+FLUSH_PATIENCE_SECONDS = 0.002
+FLUSH_POLL_SECONDS = 0.02
 
 
 class MysqlSource:
@@ -43,6 +48,7 @@ class MysqlSource:
         self._session: Session | None = None
         self._variables: dict[str, str] = {}
         self._lists_holders = True
+        self._may_flush = True
         self._server = 0
         self._drawn = 0
         # Connections whose locks are not a writer's: the cleaner of this very relay.
@@ -177,8 +183,44 @@ class MysqlSource:
                 raise Unsupported(f"reads of {url} reach different servers: connect to the primary directly")
             yield to_rows(part, part.column(COLUMN_COUNT).cast(pa.int64()))
 
-    def make_durable(self, standing: Standing) -> None:
-        """Nothing to ask: InnoDB shows a row when its log is flushed, as `check` verifies."""
+    def make_durable(self, standing: Standing) -> None:  # noqa: ARG002 - the redo log says it all
+        """InnoDB shows a row when its commit is in the log buffer, before the redo log is flushed.
+
+        A crash in between takes the row back and gives its ID out again (run on MariaDB with
+        innodb_flush_log_at_trx_commit = 1 and a slow disk). The rows were read before this
+        call, so their commits lie below what the log has now.
+        """
+        written, flushed = self._redo_log()
+        if written is None:
+            self._flush_redo_log()  # MySQL before 8.0.30 does not say how far it is
+            return
+        patient_until = time.monotonic() + FLUSH_PATIENCE_SECONDS
+        while flushed is None or flushed < written:
+            if time.monotonic() >= patient_until:
+                # With innodb_flush_log_at_trx_commit 0 or 2 even this waits for the server's own second.
+                self._flush_redo_log()
+                patient_until = time.monotonic() + FLUSH_POLL_SECONDS
+            else:
+                time.sleep(FLUSH_PATIENCE_SECONDS / 4)
+            flushed = self._redo_log()[1]
+
+    def _redo_log(self) -> tuple[int | None, int | None]:
+        """How far the redo log is written and how far it is flushed, where the server says so."""
+        status = {str(name).lower(): int(value) for name, value in self.session.query("redo_log")}
+        written = status.get("innodb_lsn_current", status.get("innodb_redo_log_current_lsn"))
+        return written, status.get("innodb_lsn_flushed", status.get("innodb_redo_log_flushed_to_disk_lsn"))
+
+    def _flush_redo_log(self) -> None:
+        if self._may_flush:
+            try:
+                self.session.query("flush_redo_log")
+            except DatabaseUnavailable:
+                raise
+            except Exception:  # needs RELOAD, which a relay role need not have
+                self._may_flush = False
+            else:
+                return
+        self.session.change("flush_by_commit")
 
     def holders(self) -> Holders:
         if not self._lists_holders:

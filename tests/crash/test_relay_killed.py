@@ -1,0 +1,130 @@
+"""SIGKILL of the relay before and after each of its steps, on every kind of database."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.crash.relay_process import At, running
+
+if TYPE_CHECKING:
+    from tests.crash.outbox_case import OutboxCase
+
+KILLED = -9
+
+# The relay's way, in its order.
+STEPS = [
+    At("lease.take"),
+    At("lock"),
+    At("create_stream/disk.rename", nth=2),
+    At("create_stream"),
+    At("recover"),
+    At("source.open"),
+    At("bind/disk.rename"),
+    At("bind"),
+    At("sql.bind_stream"),
+    At("sql.remember_server"),
+    At("start"),
+    At("list_holders"),
+    At("source.read"),
+    At("source.read", nth=2),
+    At("source.standing", nth=3),
+    At("source.make_durable"),
+    At("appender", "before", nth=2),
+    At("append/disk.write", "before"),
+    At("append/disk.write"),
+    At("append/disk.sync", "before"),
+    At("append/disk.sync"),
+    At("append/disk.sync", nth=2),
+    At("append/disk.publish", "before"),
+    At("append/disk.publish"),
+    At("append", nth=2),
+    At("cleaner.take", "before"),
+    At("clean/sql.clean_lock"),
+    At("clean/sql.clean_delete", "before"),
+    At("clean/sql.clean_delete"),
+    At("clean/sql.clean_move"),
+    At("clean/sql.commit", "before"),
+    At("clean/sql.commit"),
+    At("lease.release", "before"),
+]
+ROLL_STEPS = [
+    At("roll", "before"),
+    At("roll/disk.create"),
+    At("roll/disk.write"),
+    At("roll/disk.sync", "before"),
+    At("roll/disk.rename", "before"),
+    At("roll/disk.rename"),
+    At("roll/disk.sync_folder"),
+    At("roll/disk.publish", "before"),
+    At("roll/disk.publish"),
+    At("roll"),
+    At("tidy/disk.write"),
+    At("tidy/disk.rename", "before"),
+    At("tidy/disk.rename"),
+    At("tidy"),
+]
+# A second relay finds rows that the first one appended and did not delete.
+TAKE_OVER_STEPS = [
+    At("lease.take"),
+    At("lock"),
+    At("recover/disk.rename", "before"),
+    At("recover/disk.rename"),
+    At("recover"),
+    At("start/source.late_id"),
+    At("start/source.read"),
+    At("start/append", "before"),
+    At("start/append"),
+    At("start/append", nth=2),
+    At("start/cleaner.take"),
+    At("start"),
+    At("clean/sql.clean_delete"),
+    At("clean/sql.commit"),
+]
+
+
+@pytest.mark.parametrize("at", STEPS, ids=str)
+def test_relay_killed_at_any_step_loses_and_doubles_nothing(case: OutboxCase, at: At) -> None:
+    case.write(10)
+    with running(case.orders(at)) as relay:
+        assert relay.wait() == KILLED, relay.said()
+    case.write(2)
+    assert case.relay_once() == 0
+    case.assert_exactly_once()
+
+
+def kill_while_rolling(case: OutboxCase, at: At) -> None:
+    # Every append but the first begins a segment.
+    case.stream += "?segment_bytes=1"
+    case.write(10)
+    with running(case.orders(at)) as relay:
+        assert relay.wait() == KILLED, relay.said()
+    case.write(2)
+    assert case.relay_once() == 0
+    case.assert_exactly_once()
+
+
+@pytest.mark.parametrize("at", ROLL_STEPS, ids=str)
+def test_relay_killed_while_it_rolls_a_segment_loses_and_doubles_nothing(sqlite_case: OutboxCase, at: At) -> None:
+    kill_while_rolling(sqlite_case, at)
+
+
+@pytest.mark.parametrize("at", [At("roll", "before"), At("roll/disk.rename"), At("roll")], ids=str)
+def test_relay_of_a_server_killed_while_it_rolls_a_segment_loses_and_doubles_nothing(
+    server_case: OutboxCase, at: At
+) -> None:
+    kill_while_rolling(server_case, at)
+
+
+@pytest.mark.parametrize("at", TAKE_OVER_STEPS, ids=str)
+def test_relay_killed_while_it_takes_over_loses_and_doubles_nothing(case: OutboxCase, at: At) -> None:
+    case.write(10)
+    with running(case.orders(At("clean/sql.clean_delete", "before"))) as first:
+        assert first.wait() == KILLED, first.said()
+    assert case.tail() > case.deleted_through()
+    with running(case.orders(at)) as second:
+        assert second.wait() == KILLED, second.said()
+    case.write(2)
+    assert case.relay_once() == 0
+    case.assert_exactly_once()
