@@ -91,10 +91,10 @@ def _check_installed(subject: Subject) -> tuple[list[Finding], Info | None]:
     try:
         objects = {str(row[0]) for row in session.query("layout")}
         if not {"table", "info"} <= objects:
-            what = "out table" if "table" not in objects else "info table"
+            what = f"out table {session.table}" if "table" not in objects else f"info table {session.table}_info"
             # MySQL does not show what a role has no privilege on.
             unless = ", or this role may see nothing of it" if session.dialect == "mysql" else ""
-            return [error("installed", f"there is no {what} {session.table}{unless}", init)], None
+            return [error("installed", f"there is no {what}{unless}", init)], None
         columns = {str(row[0]).lower() for row in session.query("columns")}
         if columns and not columns >= EVENT_COLUMNS:
             lacks = ", ".join(sorted(EVENT_COLUMNS - columns))
