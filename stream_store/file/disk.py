@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from outbox.errors import StreamUnavailable
+from stream_store.file.direct import write_direct
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -31,6 +32,8 @@ def create(path: Path) -> int:
 def write(fd: int, parts: Sequence[bytes | memoryview | Buffer], offset: int) -> None:
     """Write all of `parts`, one behind the other, at `offset`."""
     views = [view for part in parts if (view := memoryview(part).cast("B")).nbytes]
+    if write_direct(fd, views, offset):
+        return
     while views:
         written = os.pwritev(fd, views, offset)
         offset += written
