@@ -71,6 +71,11 @@ def ranges(after: int, rows: Rows) -> Iterator[AppendedRange]:
         after = through
 
 
+def nothing_left(after: int, through: int) -> AppendedRange:
+    """A range in which the out table has no rows."""
+    return AppendedRange(after, through, 0, 0, 0, time.monotonic())
+
+
 class Cleaner:
     """Deletes ranges in a thread of its own, over a session of its own."""
 
@@ -162,9 +167,10 @@ class Cleaner:
             deleted_through = int(session.value("clean_lock"))
             if deleted_through >= due.through:
                 return  # another relay was here before: fine
-            if deleted_through > due.after:
+            if deleted_through != due.after:
+                # Past it: another relay. Below it: the database went back in time under us.
                 raise StaleTail(
-                    f"another relay has cleaned up through {deleted_through}, in the middle of our range {due}"
+                    f"the out table is cleaned up through {deleted_through}, our next range begins behind {due.after}"
                 )
             if "clean_digest" in blocks(session.dialect):
                 found = session.row("clean_digest", after=due.after, through=due.through)

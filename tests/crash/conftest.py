@@ -51,3 +51,13 @@ def server_case(request: pytest.FixtureRequest, folder: Path) -> OutboxCase:
 def sqlite_case(request: pytest.FixtureRequest, folder: Path) -> OutboxCase:
     """An outbox for what does not depend on the database."""
     return OutboxCase(database_of(request, "sqlite", folder), folder)
+
+
+@pytest.fixture
+def postgresql_case(request: pytest.FixtureRequest, folder: Path) -> OutboxCase:
+    return OutboxCase(database_of(request, "postgresql", folder), folder)
+
+
+@pytest.fixture
+def mariadb_case(request: pytest.FixtureRequest, folder: Path) -> OutboxCase:
+    return OutboxCase(database_of(request, "mariadb", folder), folder)

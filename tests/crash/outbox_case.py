@@ -196,6 +196,11 @@ class OutboxCase:
     def deleted_through(self) -> int:
         return int(self.value("SELECT deleted_through FROM outbox_info"))
 
+    def drawn(self) -> int:
+        """The last ID that the sequence has given out."""
+        with self.session() as session:
+            return int(session.row("standing")[0])
+
     def rows_in_table(self) -> list[int]:
         with self.session() as session:
             return [int(found) for (found,) in session.run("SELECT id FROM outbox ORDER BY id")]
@@ -217,6 +222,12 @@ class OutboxCase:
 
     def verify(self) -> Verification:
         return verify(self.database, self.table, self.stream)
+
+    def move_committed(self, above: int, old: dict[int, Row]) -> None:
+        """Rows got new IDs: those of the stream, once it is shown that their content is the old one."""
+        moved = {event_id: content for event_id, content in self.streamed().items() if event_id > above}
+        assert list(moved.values()) == [old[event_id] for event_id in sorted(old)]
+        self.committed |= moved
 
     def assert_exactly_once(self, *, drained: bool = True, recorded_lost: int = 0) -> None:
         """Every committed row once, in order, with its content; every other ID recorded as dead."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pkgutil
 import signal
 import sys
 import threading
@@ -65,15 +66,19 @@ class At:
 
 @dataclass(frozen=True)
 class Orders:
-    """What the process is told. `act` is what it does at `at`."""
+    """What the process is told. `act` is what it does at `at`.
+
+    kill: SIGKILL to itself. stop: SIGSTOP to itself. hold: this thread waits, the others go
+    on. pass: nothing but a note that it came here. Anything else: an OSError that says it.
+    """
 
     options: RelayOptions
     folder: Path
     once: bool = True
     at: At | None = None
     act: str = "kill"
-    # What is put in place of the product's own: owner, attribute, replacement.
-    replacements: tuple[tuple[Any, str, Any], ...] = ()
+    # What is put in place of the product's own: `module` or `module:Class`, attribute, replacement.
+    replacements: tuple[tuple[str, str, Any], ...] = ()
     file_bytes_max: int | None = None
 
 
@@ -110,6 +115,11 @@ class RelayProcess:
     def wait_until_stopped(self) -> None:
         self.wait_until_reached()
         until(lambda: state_of(self.pid) == "T", self.said)
+
+    def go_on(self) -> None:
+        """Let a thread that is held (`act="hold"`) or a process that is stopped (`act="stop"`) go on."""
+        (self._folder / "go").touch()
+        self.send(signal.SIGCONT)
 
     def send(self, number: int) -> None:
         os.kill(self.pid, number)
@@ -233,6 +243,8 @@ class _Seams:
             signal.pause()
         elif self._orders.act == "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
+        elif self._orders.act == "hold":
+            until((self._orders.folder / "go").exists)
         elif self._orders.act != "pass":
             raise OSError(5, f"the test lets this fail: {self._orders.act}")
 
@@ -273,7 +285,7 @@ def _main(orders: Orders) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (orders.file_bytes_max, hard))
     connector.relay.STANDBY_POLL_SECONDS = 0.05
     for owner, attribute, replacement in orders.replacements:
-        setattr(owner, attribute, replacement)
+        setattr(pkgutil.resolve_name(owner), attribute, replacement)
     _install(_Seams(orders))
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from connector.sources.mysql import MysqlSource
-from connector.sources.postgresql import PostgresSource
 from outbox.database import DatabaseUrl
 from outbox.grants import grant_relay
 from tests.crash.outbox_case import NEVER, OutboxCase
@@ -24,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+SOURCES = ("connector.sources.postgresql:PostgresSource", "connector.sources.mysql:MysqlSource")
 ROUNDS = 3
 # Long: the renewal of a lease is a commit that flushes everything, which is not what is tested.
 LEASE_SECONDS = 30.0
@@ -113,7 +112,7 @@ def test_without_waiting_for_durability_the_stream_has_what_the_database_lost(
     while not gone(case):
         assert time.monotonic() < deadline, "the server lost nothing in any crash"
         orders = case.orders(once=False, delete_after=NEVER, lease_seconds=LEASE_SECONDS)
-        waits_not = tuple((source, "make_durable", do_nothing) for source in (PostgresSource, MysqlSource))
+        waits_not = tuple((source, "make_durable", do_nothing) for source in SOURCES)
         with running(replace(orders, replacements=waits_not)) as relay:
             crash_under_load(case, server, relay)
         case.execute("UPDATE outbox_info SET leader = NULL")
