@@ -49,11 +49,15 @@ def open_connection(connection: Connection) -> tuple[Driver, Connection]:
         begun = _begin(connection)
         try:
             _check(connection)
-        except NoTransaction:
+        except EmitError:
             begun.rollback()
             raise
     elif not transaction.is_active:
         raise NoTransaction(ABORTED)
+    elif getattr(transaction, "_is_prepared", False):
+        raise NoTransaction(
+            "the two-phase transaction is already prepared and can take no event: emit before prepare()"
+        )
     else:
         _check(connection)
     return driver, connection

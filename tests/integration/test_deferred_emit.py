@@ -282,6 +282,24 @@ def test_failing_insert_fails_the_two_phase_commit(request, database, prepared):
     assert orders(url) == 1
 
 
+@pytest.mark.parametrize("database", ["postgresql", "mariadb"])
+def test_prepared_transaction_takes_no_more_events(request, database):
+    """Its COMMIT could not bring them along, and nothing is dropped silently."""
+    url = install_outbox(request.getfixturevalue(f"{database}_url"))
+    engine = create_engine(sqlalchemy_url(url))
+    with engine.connect() as connection:
+        transaction = connection.begin_twophase()
+        defer(connection, "in time")
+        transaction.prepare()
+        with pytest.raises(NoTransaction, match="before prepare"):
+            defer(connection, "late")
+        with pytest.raises(NoTransaction, match="before prepare"):
+            outbox.emit(connection, type="late")
+        transaction.commit()
+    engine.dispose()
+    assert types(url) == ["in time"]
+
+
 def test_optioned_engine_inserts_once(engine, database_url):
     """Engine and its copy with options share events: the row must not come twice."""
     with engine.begin() as connection:
