@@ -10,6 +10,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from connector.fence import settle
+from outbox.database import is_driver_error
+from outbox.errors import OutboxError
 
 if TYPE_CHECKING:
     from connector.fence import Fence
@@ -31,6 +33,9 @@ class Blockade:
         self._options = options
         self._log = log
         self._since: float | None = None
+        self._at = 0
+        # Blockers that could not be ended: said once.
+        self._unended: set[str] = set()
         self._look_due = 0.0
         self._say_due = 0.0
         self._barrier_due = 0.0
@@ -39,12 +44,20 @@ class Blockade:
     def look(self, fence: Fence, tail: int) -> Fence:
         """Rows are held behind `tail`: do what can be done about it."""
         now = time.monotonic()
-        if self._since is None:
-            self._since = now
+        if self._since is None or self._at != tail:
+            # Under a steady load something is held at every moment; what matters is for how long the same.
+            self._since, self._at = now, tail
         if fence.round is None:
             return fence
         waiting_for = fence.round.waiting_for
         if "unlisted" in waiting_for:
+            if now - self._since > QUIET_SECONDS and now >= self._say_due:
+                self._say_due = now + REPEAT_SECONDS
+                self._log.warning(
+                    f"held at {tail + 1} by a transaction in flight, which cannot be named: holders of locks cannot be "
+                    "listed here, and the barrier waits for all of them",
+                    held_at=tail + 1,
+                )
             return self._try_barrier(fence, now)
         if now - self._since < QUIET_SECONDS or now < self._look_due:
             return fence
@@ -81,9 +94,20 @@ class Blockade:
         if limit_seconds is None:
             return
         for blocker in blockers:
-            if blocker.seconds is not None and blocker.seconds > limit_seconds:
-                ended = self._source.terminate(blocker)
-                self._log.warning(
-                    f"{'terminated' if ended else 'could not terminate'} {blocker}, which held the stream at {tail + 1}",
-                    held_at=tail + 1,
-                )
+            if blocker.seconds is None or blocker.seconds <= limit_seconds or blocker.key in self._unended:
+                continue
+            trouble = self._end(blocker)
+            if trouble is not None:
+                self._unended.add(blocker.key)
+            done = "terminated" if trouble is None else f"could not terminate ({trouble})"
+            self._log.warning(f"{done} {blocker}, which held the stream at {tail + 1}", held_at=tail + 1)
+
+    def _end(self, blocker: Blocker) -> str | None:
+        """End a blocker's session; why not, if it cannot be done."""
+        try:
+            return None if self._source.terminate(blocker) else "it has no session"
+        except Exception as error:
+            # It has ended by itself, or we may not end it: then the relay waits on.
+            if isinstance(error, OutboxError) or not is_driver_error(error):
+                raise
+            return str(error).strip()

@@ -17,7 +17,7 @@ from stream_store import open_stream
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from connector.source import Standing
+    from connector.source import Source, Standing
     from outbox.database import DatabaseUrl
     from outbox.info import Info
     from outbox.names import OutTable
@@ -83,9 +83,22 @@ def verify(url: DatabaseUrl, table: OutTable, stream_url: str, progress: Progres
             result.problems.append(
                 f"row {late} lies at or below {standing.deleted_through}, where every row had been deleted"
             )
-        result.rows_pending = sum(rows.events.num_rows for rows in source.read(result.tail, 1_000_000))
+        result.rows_pending = _count_pending(source, result.tail, standing.drawn)
     result.ok = not (result.lost or result.duplicated or result.conflicting or result.problems)
     return result
+
+
+def _count_pending(source: Source, tail: int, drawn: int) -> int:
+    """The visible rows behind the tail. Not through the end: writers go on meanwhile."""
+    count, after = 0, tail
+    while after < drawn:
+        before = after
+        for rows in source.read(after, 50_000, through=drawn):
+            count += rows.events.num_rows
+            after = int(rows.events.column(0)[-1].as_py())
+        if after == before:
+            break
+    return count
 
 
 def _check_partners(result: Verification, info: Info, stream: Stream, server_id: str) -> None:

@@ -18,7 +18,7 @@ from connector.fence import Holders
 from connector.source import Blocker, Rows, Standing
 from connector.sources.arrow import COLUMN_COUNT, from_python, to_rows
 from connector.sources.session import open_session
-from connector.sources.sizing import rows_within
+from connector.sources.sizing import ReadSize
 from outbox.errors import DatabaseUnavailable, Unsupported
 from outbox.info import Info, read_info
 from outbox.queries import block, with_integers
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from outbox.database import Session
 
 ID_MAX = 2**63 - 1
-# Below this many rows to come, one statement on the open session beats a new connection.
+# Below this many rows, one statement on the open session beats a new connection.
 BULK_ROWS_MIN = 2_000
 # PyMySQL makes Python objects: it never reads more rows than this at once.
 SMALL_ROWS_MAX = 5_000
@@ -51,6 +51,7 @@ class MysqlSource:
         self._may_flush = True
         self._server = 0
         self._drawn = 0
+        self._size = ReadSize()
         # Connections whose locks are not a writer's: the cleaner of this very relay.
         self._ignored_connections: set[int] = set()
 
@@ -152,13 +153,19 @@ class MysqlSource:
     def read(self, after: int, limit_rows: int, through: int | None = None) -> Iterator[Rows]:
         last = ID_MAX if through is None else through
         to_come = min(last, max(self._drawn, after)) - after
-        if to_come >= BULK_ROWS_MIN and not self._options.database.options:
-            yield from self._read_bulk(after, last, rows_within(self.session, after, last, limit_rows))
+        limit_rows = self._size.rows_within(self.session, after, last, min(limit_rows, max(to_come, 1)))
+        if limit_rows >= BULK_ROWS_MIN and not self._options.database.options:
+            parts = self._read_bulk(after, last, limit_rows)
         else:
-            limit_rows = rows_within(self.session, after, last, min(limit_rows, SMALL_ROWS_MAX, max(to_come, 1)))
-            rows = self.session.query("read", after=after, through=last, limit_rows=limit_rows)
-            if rows:
-                yield from_python(rows, pa.timestamp("us"))
+            parts = self._read_small(after, last, min(limit_rows, SMALL_ROWS_MAX))
+        for part in parts:
+            self._size.learn(part.events)
+            yield part
+
+    def _read_small(self, after: int, through: int, limit_rows: int) -> Iterator[Rows]:
+        rows = self.session.query("read", after=after, through=through, limit_rows=limit_rows)
+        if rows:
+            yield from_python(rows, pa.timestamp("us"))
 
     def _read_bulk(self, after: int, through: int, limit_rows: int) -> Iterator[Rows]:
         import connectorx
@@ -235,7 +242,7 @@ class MysqlSource:
         return Holders(sessions, self._prepared())
 
     def _prepared(self) -> frozenset[str]:
-        return frozenset("xa:" + ":".join(str(part) for part in row) for row in self.session.query("prepared"))
+        return frozenset("xa:" + ":".join(_shown(part) for part in row) for row in self.session.query("prepared"))
 
     def ignore(self, session: Session) -> None:
         self._ignored_connections.add(int(session.value("connection_id")))
@@ -288,3 +295,8 @@ class MysqlSource:
         if self._session is not None:
             self._session.close()
             self._session = None
+
+
+def _shown(part: Any) -> str:
+    """A part of an XA transaction's name, which may be any bytes."""
+    return part.decode(errors="backslashreplace") if isinstance(part, bytes) else str(part)

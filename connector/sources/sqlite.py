@@ -18,7 +18,7 @@ from connector.fence import Holders
 from connector.source import Blocker, Rows, Standing
 from connector.sources.arrow import from_python
 from connector.sources.session import open_session
-from connector.sources.sizing import rows_within
+from connector.sources.sizing import ReadSize
 from outbox.errors import DatabaseUnavailable
 from outbox.info import Info, read_info
 
@@ -39,6 +39,7 @@ class SqliteSource:
         self._path = Path(options.database.path)
         self._session: Session | None = None
         self._inode = 0
+        self._size = ReadSize()
 
     def open(self) -> None:
         if not self._path.exists():
@@ -71,10 +72,12 @@ class SqliteSource:
 
     def read(self, after: int, limit_rows: int, through: int | None = None) -> Iterator[Rows]:
         last = ID_MAX if through is None else through
-        limit_rows = rows_within(self.session, after, last, limit_rows)
+        limit_rows = self._size.rows_within(self.session, after, last, limit_rows)
         rows = self.session.query("read", after=after, through=last, limit_rows=limit_rows)
         if rows:
-            yield from_python(rows, pa.string())
+            part = from_python(rows, pa.string())
+            self._size.learn(part.events)
+            yield part
 
     def make_durable(self, standing: Standing) -> None:  # noqa: ARG002 - the files say it all
         """SQLite commits without fsync under `synchronous` NORMAL and OFF: we do it for it.
