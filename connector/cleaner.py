@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 RANGE_ROWS_MAX = 10_000
 # While there is a backlog, reading comes first: deletes wait this long at most.
 BACKLOG_PATIENCE_SECONDS = 30.0
+# Small commits make small ranges: some gather rather than be deleted one by one. Each deletion
+# is a commit, and leaves a dead version of the info row that every poll passes over while an
+# old snapshot keeps vacuum from removing it (run: 15,000 of them add 0.3 ms to each poll).
+GATHER_SECONDS = 0.5
 # A row that someone wrote below `deleted_through` is looked for this often. Rarer when the
 # look itself is slow: under a held-back vacuum it passes over every dead row.
 LATE_CHECK_SECONDS = 5.0
@@ -93,6 +97,7 @@ class Cleaner:
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._over = False
+        self._ending = threading.Event()
         self._late_check_due = time.monotonic() + LATE_CHECK_SECONDS
         self._thread = threading.Thread(target=self._work, name="cleaner", daemon=True)
         self.backlog = False
@@ -127,6 +132,7 @@ class Cleaner:
     def finish(self, seconds: float) -> None:
         """Delete what may be deleted now, then end; within `seconds` if it can be helped."""
         self._over = True
+        self._ending.set()
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join(timeout=seconds)
@@ -142,8 +148,7 @@ class Cleaner:
                 self._look_for_late_rows()
                 if over:
                     return
-                # Small commits make small ranges: let some gather rather than delete one by one.
-                time.sleep(0.05)
+                self._ending.wait(GATHER_SECONDS)
         except BaseException as error:
             self._failure = error
 
