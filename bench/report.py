@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 HEAD = """\
 # Benchmarks
 
-Written by `make bench` (`python -m bench`) from one run; do not edit by hand. The numbers behind it are in
-`benchmarks.json`. Figures are medians over the rounds, with the lowest and the highest round beside them; ratios are
+Written by `make bench` (`python -m bench`) from the latest run of each scene; do not edit by hand. The numbers behind
+it are in `benchmarks.json`. Figures are medians over the rounds, with the lowest and the highest round beside them; ratios are
 taken within a round, between processes that ran one after the other on the same machine."""
 
 QUICK = "> Some scenes were run with `--quick`: small sizes, for trying the benchmark out. Their figures say little."
