@@ -12,31 +12,20 @@ import sys
 import zlib
 from array import array
 from bisect import bisect_right
-from typing import TYPE_CHECKING, NamedTuple
-
-from stream_store.file.frame import TIME_MAX, TIME_MIN, FrameHeader
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pathlib import Path
     from uuid import UUID
 
+    from stream_store.file.frame import FrameHeader
+
 INDEX_SUFFIX = ".idx"
 ENTRY_BYTES = 64 * 1024
 
 _MAGIC = b"OBXINDX1"
-_HEADER = struct.Struct("<8sII16sqqqqqqq")
+_HEADER = struct.Struct("<8sI16sqqqq")
 _CRC_COVERS_FROM = 12
-
-
-class Summary(NamedTuple):
-    """A sealed segment as a whole."""
-
-    segment_bytes: int
-    prev_id: int
-    last_id: int
-    time_min_us: int
-    time_max_us: int
-    frames: int
 
 
 class SparseIndex:
@@ -83,34 +72,12 @@ class SparseIndex:
 
     def encode(self, segment_bytes: int, stream_id: UUID) -> bytes:
         columns = b"".join(_little_endian(column).tobytes() for column in self._columns())
-        header = _HEADER.pack(
-            _MAGIC,
-            0,
-            zlib.crc32(columns),
-            stream_id.bytes,
-            segment_bytes,
-            self.prev_id,
-            self.last_id,
-            min(self.times_min_us, default=TIME_MAX),
-            max(self.times_max_us, default=TIME_MIN),
-            self.frames,
-            len(self.offsets),
-        )
-        crc = zlib.crc32(header[_CRC_COVERS_FROM:])
+        header = _HEADER.pack(_MAGIC, 0, stream_id.bytes, segment_bytes, self.prev_id, self.frames, len(self.offsets))
+        crc = zlib.crc32(columns, zlib.crc32(header[_CRC_COVERS_FROM:]))
         return header[:8] + crc.to_bytes(4, "little") + header[_CRC_COVERS_FROM:] + columns
 
     def _columns(self) -> tuple[array[int], ...]:
         return self.offsets, self.prev_ids, self.last_ids, self.times_min_us, self.times_max_us
-
-
-def read_summary(path: Path, prev_id: int, segment_bytes: int, stream_id: UUID) -> Summary | None:
-    """The summary in an index file; None unless it is sound and of this very segment."""
-    try:
-        with path.open("rb") as file:
-            header = file.read(_HEADER.size)
-    except FileNotFoundError:
-        return None
-    return _decode_summary(header, prev_id, segment_bytes, stream_id)
 
 
 def read_index(path: Path, prev_id: int, segment_bytes: int, stream_id: UUID) -> SparseIndex | None:
@@ -119,33 +86,26 @@ def read_index(path: Path, prev_id: int, segment_bytes: int, stream_id: UUID) ->
         content = path.read_bytes()
     except FileNotFoundError:
         return None
-    summary = _decode_summary(content[: _HEADER.size], prev_id, segment_bytes, stream_id)
-    if summary is None:
+    if len(content) < _HEADER.size:
         return None
-    entries, columns_crc = _HEADER.unpack_from(content)[-1], _HEADER.unpack_from(content)[2]
-    columns = content[_HEADER.size :]
+    magic, crc, *of, frames, entries = _HEADER.unpack_from(content)
+    if magic != _MAGIC or crc != zlib.crc32(memoryview(content)[_CRC_COVERS_FROM:]):
+        return None
     index = SparseIndex(prev_id)
+    index.frames = frames
     width = entries * 8
-    if len(columns) != width * len(index._columns()) or zlib.crc32(columns) != columns_crc:
+    if of != [stream_id.bytes, segment_bytes, prev_id] or len(content) != _HEADER.size + width * len(index._columns()):
         return None
     for position, column in enumerate(index._columns()):
-        column.frombytes(columns[position * width : (position + 1) * width])
-        _little_endian(column)
-    index.frames = summary.frames
+        start = _HEADER.size + position * width
+        column.extend(_little_endian(array("q", content[start : start + width])))
     return index
 
 
-def _decode_summary(header: bytes, prev_id: int, segment_bytes: int, stream_id: UUID) -> Summary | None:
-    if len(header) != _HEADER.size or header[:8] != _MAGIC:
-        return None
-    _, crc, _, owner, *fields, _ = _HEADER.unpack(header)
-    summary = Summary(*fields)
-    same = owner == stream_id.bytes and summary.prev_id == prev_id and summary.segment_bytes == segment_bytes
-    return summary if same and crc == zlib.crc32(header[_CRC_COVERS_FROM:]) else None
-
-
 def _little_endian(column: array[int]) -> array[int]:
-    """The column with its bytes as the file has them; swapped in place on other machines."""
-    if sys.byteorder != "little":
-        column.byteswap()
-    return column
+    """The column's bytes as the file has them, or back: the same swap on the few machines that need it."""
+    if sys.byteorder == "little":
+        return column
+    swapped = array("q", column)
+    swapped.byteswap()
+    return swapped

@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 
 from outbox.batch import SCHEMA
 from outbox.errors import OutboxError, StreamCorrupt, StreamUnavailable, Trimmed
+from stream_store.file import disk
 from stream_store.file.identity import read_identity
 from stream_store.file.mark import Mark, read_mark
 from stream_store.file.segment import SEGMENT_HEADER_BYTES, Placed, Segment, list_segments, segment_path
@@ -75,12 +76,13 @@ class Reader:
 
     def read(self, after: int, through: int | None) -> Iterator[EventBatch]:
         """See `Stream.read`. Tail and trimmed range are looked up now, not at the first batch."""
-        mark = self._position()
-        last = mark.tail if through is None else min(through, mark.tail)
-        if after >= last:
-            return iter(())
-        names = self._segments(mark, after)
-        return self._batches(self._look_up(names[0]), names, after, last)
+        with disk.reporting("reading", self._folder):
+            mark = self._position()
+            last = mark.tail if through is None else min(through, mark.tail)
+            if after >= last:
+                return iter(())
+            names = self._segments(mark, after)
+            return self._batches(self._look_up(names[0]), names, after, last)
 
     def table(self, first: int, last: int) -> pa.Table:
         """The rows with first <= id <= last, as `judge` compares them."""
@@ -88,6 +90,10 @@ class Reader:
 
     def find(self, time_us: int) -> int:
         """See `Stream.find`. Skips by the time ranges of segments, index entries and frames."""
+        with disk.reporting("reading", self._folder):
+            return self._find(time_us)
+
+    def _find(self, time_us: int) -> int:
         mark = self._position()
         for name in self._segments(mark, None):
             try:
@@ -119,7 +125,8 @@ class Reader:
             if name >= last:
                 break
             if name != names[0]:
-                look = self._look_up(name)
+                with disk.reporting("reading", self._folder):
+                    look = self._look_up(name)
             if name != reached:
                 raise look.segment.corrupt(0, f"the segment follows ID {name}, the one before ends at {reached}")
             for frame in self._frames(look, after):

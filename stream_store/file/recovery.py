@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from outbox.errors import StreamCorrupt
 from stream_store.file import disk
 from stream_store.file.identity import Identity, write_identity
-from stream_store.file.index import SparseIndex, read_summary
+from stream_store.file.index import SparseIndex, read_index
 from stream_store.file.mark import MARK_NAME, Mark, encode_mark, read_mark
 from stream_store.file.segment import (
     SEGMENT_HEADER_BYTES,
@@ -156,14 +156,14 @@ def _verify_sealed(folder: Path, name: int, end: int, stream_id: UUID) -> bool:
     segment = Segment(folder, name, stream_id)
     segment.sync()
     size_bytes = segment.size_bytes()
-    summary = read_summary(index_path(folder, name), name, size_bytes, stream_id)
-    last_id = summary.last_id if summary else segment.index(size_bytes, sealed=False).last_id
+    index = read_index(index_path(folder, name), name, size_bytes, stream_id)
+    last_id = (index or segment.index(size_bytes, sealed=False)).last_id
     if last_id != end:
         raise StreamCorrupt(
             f"{segment.path} ends at ID {last_id} and the next segment follows ID {end}: what lies between is missing; "
             "put the folder back from a copy"
         )
-    return summary is not None
+    return index is not None
 
 
 def _renew(folder: Path, name: int, stream_id: UUID, mark: Mark | None) -> tuple[Unsealed, tuple[tuple[int, int], ...]]:

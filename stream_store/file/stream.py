@@ -45,7 +45,8 @@ class FileStream:
         self._lock = threading.RLock()
         if writing:
             self._open_writer(create=create, segment_bytes=segment_bytes)
-        self._identity = self._writer.identity if self._writer else read_identity(self.folder)
+        with disk.reporting("opening", self.folder):
+            self._identity = self._writer.identity if self._writer else read_identity(self.folder)
         self.stream_id = self._identity.stream_id
         self._reader = Reader(self.folder, self._identity.uuid, self._position)
 
@@ -68,9 +69,10 @@ class FileStream:
                 lock.release()
 
     def info(self) -> StreamInfo:
-        identity = read_identity(self.folder)
-        self._require_same(identity.stream_id)
-        segments, size_bytes = self._reader.size_bytes()
+        with disk.reporting("reading", self.folder):
+            identity = read_identity(self.folder)
+            self._require_same(identity.stream_id)
+            segments, size_bytes = self._reader.size_bytes()
         return StreamInfo(
             url=self.url,
             stream_id=identity.stream_id,
@@ -96,7 +98,8 @@ class FileStream:
                 writer.change_identity(replace(writer.identity, outbox_id=outbox_id, source=source))
 
     def tail(self) -> int:
-        return self._position().tail
+        with disk.reporting("reading", self.folder):
+            return self._position().tail
 
     def append(self, batch: EventBatch) -> Appended:
         require_sound(batch)
