@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 PAUSE_SECONDS_MIN = 0.001
 REPORT_SECONDS = 10.0
+# From here on reading and appending come before deleting.
+BACKLOG_ROWS = 10_000
 
 
 class Follower:
@@ -59,7 +61,7 @@ class Follower:
             seen, held = self._read(appender) if self._may_have_rows() else (0, False)
             if once and not seen:
                 return
-            cleaner.backlog = seen >= self._options.batch_rows
+            cleaner.backlog = self._standing.drawn - self._tail >= BACKLOG_ROWS
             if held:
                 self._fence = self._blockade.look(self._fence, self._tail)
             else:
