@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 # Batches that wait here have been read and not yet appended: with what is being read and
 # written, these bound the relay's memory.
 QUEUE_BATCHES_MAX = 2
-# What has gathered during one fsync goes into the next frame together, up to this size.
-FRAME_BYTES_MAX = 16 * 2**20
+# What has gathered during one fsync goes into the next frame together, until it is this large.
+# More would only be copied: the fsync is paid for by then.
+GATHER_BYTES = 4 * 2**20
 
 
 class Appender:
@@ -73,7 +74,7 @@ class Appender:
                     return
                 batches, known = [item[0]], list(item[1])
                 size_bytes = item[0].nbytes
-                while size_bytes < FRAME_BYTES_MAX:
+                while size_bytes < GATHER_BYTES:
                     try:
                         more = self._queue.get_nowait()
                     except queue.Empty:

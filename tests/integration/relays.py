@@ -1,17 +1,10 @@
-"""Relays for the tests: run once, in a thread, or as a process of their own.
-
-As a program, `python -m tests.integration.relays JSON`, this is a relay daemon: one outbox,
-options from the JSON, SIGTERM drains, the exit code is the supervisor's.
-"""
+"""Relays for the tests: run once, in a thread, or as the program in a process of its own."""
 
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from dataclasses import replace
@@ -22,9 +15,11 @@ from connector.options import DeleteAfter, RelayOptions
 from connector.relay import Relay
 from connector.supervisor import run
 from outbox.database import DatabaseUrl, Session
+from outbox.errors import OutboxError
 from outbox.names import OutTable
 from outbox.schema import install
 from stream_store import open_stream
+from tests.program import command, environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -90,29 +85,26 @@ class RelayThread:
 
 
 class RelayProcess:
-    """A relay daemon in a process of its own; its log goes to a file."""
+    """`outbox relay` in a process of its own; its log goes to a file."""
 
-    def __init__(self, options: RelayOptions, log: Path) -> None:
+    def __init__(self, options: RelayOptions, log: Path, *more: str) -> None:
         self.log = log
-        settings = {
-            "database": options.database.url,
-            "stream": options.stream,
-            "table": str(options.table),
-            "delete_after": (
-                f"{options.delete_after.age_seconds}s"
-                if options.delete_after.kind == "age"
-                else options.delete_after.kind
-            ),
-            "fence": options.fence,
-            "lease_seconds": options.lease_seconds,
-            "batch_rows": options.batch_rows,
+        keep = options.delete_after
+        arguments = {
+            "--database": options.database.url,
+            "--stream": options.stream,
+            "--outbox": str(options.table),
+            "--delete-after": f"{keep.age_seconds}s" if keep.kind == "age" else keep.kind,
+            "--fence": options.fence,
+            "--lease": f"{options.lease_seconds}s",
+            "--batch-rows": str(options.batch_rows),
         }
         with log.open("ab") as sink:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.integration.relays", json.dumps(settings)],
+                command("relay", *(word for pair in arguments.items() for word in pair), *more),
                 stdout=sink,
                 stderr=sink,
-                cwd=Path(__file__).parent.parent.parent,
+                env=environment(),
             )
 
     def kill(self) -> None:
@@ -170,8 +162,6 @@ def stream_ids(stream_url: str) -> list[int]:
 
 def stream_tail(stream_url: str) -> int:
     """The tail; 0 also before there is a stream."""
-    from outbox.errors import OutboxError
-
     try:
         with contextlib.closing(open_stream(stream_url)) as stream:
             return stream.tail()
@@ -225,25 +215,3 @@ def insert(session: Session, subject: str = "o", data: str = "{}") -> int:
 
 def _is_mariadb(session: Session) -> bool:
     return "mariadb" in str(session.driver.get_server_info()).lower()
-
-
-def main() -> int:
-    settings = json.loads(sys.argv[1])
-    options = replace(
-        relay_options(
-            settings["database"], settings["stream"], settings["table"], delete_after=settings["delete_after"]
-        ),
-        fence=settings["fence"],
-        lease_seconds=settings["lease_seconds"],
-        batch_rows=settings["batch_rows"],
-    )
-    stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    return run([options], once=False, stop=stop)
-
-
-if __name__ == "__main__":
-    code = main()
-    sys.stdout.flush()
-    # A cleaner that is still at work must not keep the process.
-    os._exit(code)
