@@ -55,31 +55,31 @@ def status(url: DatabaseUrl, table: OutTable, stream_url: str | None) -> Status:
     """Look at everything once, without disturbing a relay."""
     with Session(url, table, application="outbox status") as session:
         info = read_info(session)
-        drawn = int(session.row("standing")[0])
         result = Status(
             outbox=str(table),
             database=str(url),
             source=info.source,
             outbox_id=info.outbox_id,
-            last_id_drawn=drawn,
+            last_id_drawn=0,
             deleted_through=info.deleted_through,
             relayed_through=info.relayed_through,
             leader=info.leader,
             leader_alive=info.leader is not None and (info.lease_seconds_left or 0) > 0,
         )
         tail = max(info.relayed_through, info.deleted_through)
-        if stream_url is not None:
-            facts = _look_at_stream(result, stream_url)
-            if facts is not None:
-                tail = facts.tail
-                if info.stream_id not in (None, facts.stream_id):
-                    result.problems.append(f"the out table is bound to another stream, {info.stream_id}")
-                if tail < info.deleted_through:
-                    result.problems.append(
-                        f"TAIL_LOST: the stream ends at {tail}, rows through {info.deleted_through} were deleted"
-                    )
-                if drawn < tail:
-                    result.problems.append(f"the sequence stands at {drawn}, below the stream's tail {tail}")
+        facts = None if stream_url is None else _look_at_stream(result, stream_url)
+        # After the tail, which a relay may have moved meanwhile.
+        result.last_id_drawn = int(session.row("standing")[0])
+        if facts is not None:
+            tail = facts.tail
+            if info.stream_id not in (None, facts.stream_id):
+                result.problems.append(f"the out table is bound to another stream, {info.stream_id}")
+            if tail < info.deleted_through:
+                result.problems.append(
+                    f"TAIL_LOST: the stream ends at {tail}, rows through {info.deleted_through} were deleted"
+                )
+            if result.last_id_drawn < tail:
+                result.problems.append(f"the sequence stands at {result.last_id_drawn}, below the stream's tail {tail}")
         rows, first_waiting, oldest_seconds = session.row("waiting", tail=tail, limit_rows=COUNTED_ROWS_MAX + 1)
         result.rows_waiting = min(int(rows), COUNTED_ROWS_MAX)
         result.rows_waiting_is_exact = rows <= COUNTED_ROWS_MAX

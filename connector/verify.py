@@ -17,7 +17,7 @@ from stream_store import open_stream
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from connector.source import Source, Standing
+    from connector.source import Source
     from outbox.database import DatabaseUrl
     from outbox.info import Info
     from outbox.names import OutTable
@@ -65,12 +65,13 @@ def verify(url: DatabaseUrl, table: OutTable, stream_url: str, progress: Progres
         source.open()
         result = Verification()
         info = source.info()
-        # Before the tail: a relay that goes on can only raise the tail meanwhile.
-        standing = source.standing()
+        # In this order: while a relay goes on, deleted_through <= tail <= last ID drawn holds for
+        # what was read at different moments only if the larger was read later.
+        result.deleted_through = source.standing().deleted_through
         result.tail = stream.tail()
-        result.last_id_drawn, result.deleted_through = standing.drawn, standing.deleted_through
+        result.last_id_drawn = source.standing().drawn
         _check_partners(result, info, stream, source.server_id())
-        _check_standing(result, standing)
+        _check_standing(result)
         _walk(result, stream, progress)
 
         def compared(at: int) -> None:
@@ -78,12 +79,12 @@ def verify(url: DatabaseUrl, table: OutTable, stream_url: str, progress: Progres
                 progress("comparing the out table", at, result.tail)
 
         _take(result, compare(source, stream, through=result.tail, progress=compared))
-        late = source.late_id(standing.deleted_through)
+        late = source.late_id(result.deleted_through)
         if late is not None:
             result.problems.append(
-                f"row {late} lies at or below {standing.deleted_through}, where every row had been deleted"
+                f"row {late} lies at or below {result.deleted_through}, where every row had been deleted"
             )
-        result.rows_pending = _count_pending(source, result.tail, standing.drawn)
+        result.rows_pending = _count_pending(source, result.tail, result.last_id_drawn)
     result.ok = not (result.lost or result.duplicated or result.conflicting or result.problems)
     return result
 
@@ -112,13 +113,13 @@ def _check_partners(result: Verification, info: Info, stream: Stream, server_id:
         result.problems.append(f"the database server changed: {info.server_id} before, {server_id} now")
 
 
-def _check_standing(result: Verification, standing: Standing) -> None:
-    if standing.deleted_through > result.tail:
+def _check_standing(result: Verification) -> None:
+    if result.deleted_through > result.tail:
         result.problems.append(
-            f"TAIL_LOST: rows through {standing.deleted_through} were deleted, the stream ends at {result.tail}"
+            f"TAIL_LOST: rows through {result.deleted_through} were deleted, the stream ends at {result.tail}"
         )
-    if standing.drawn < result.tail:
-        result.problems.append(f"the sequence stands at {standing.drawn}, below the stream's tail {result.tail}")
+    if result.last_id_drawn < result.tail:
+        result.problems.append(f"the sequence stands at {result.last_id_drawn}, below the stream's tail {result.tail}")
 
 
 def _walk(result: Verification, stream: Stream, progress: Progress | None) -> None:
