@@ -78,7 +78,11 @@ def verify(url: DatabaseUrl, table: OutTable, stream_url: str, progress: Progres
             if progress is not None:
                 progress("comparing the out table", at, result.tail)
 
-        _take(result, compare(source, stream, through=result.tail, progress=compared))
+        try:
+            _take(result, compare(source, stream, through=result.tail, progress=compared))
+        except StreamCorrupt as error:
+            if str(error) not in result.problems:
+                result.problems.append(str(error))
         late = source.late_id(result.deleted_through)
         if late is not None:
             result.problems.append(
