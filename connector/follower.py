@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 PAUSE_SECONDS_MIN = 0.001
 REPORT_SECONDS = 10.0
+# Rows above the sequence, with IDs written by hand, are looked for this often.
+LOOK_SECONDS = 5.0
 # From here on reading and appending come before deleting.
 BACKLOG_ROWS = 10_000
 
@@ -49,6 +51,7 @@ class Follower:
         self._empty_through = 0
         self._pause_seconds = PAUSE_SECONDS_MIN
         self._report_due = 0.0
+        self._look_due = 0.0
 
     def run(self, appender: Appender, cleaner: Cleaner, lease: Lease, stop: threading.Event, *, once: bool) -> None:
         """Relay until told to stop or, with `once`, until nothing visible is left."""
@@ -58,7 +61,7 @@ class Follower:
             self._guard()
             self._list_holders()
             before = self._tail
-            seen, held = self._read(appender) if self._may_have_rows() else (0, False)
+            seen, held = self._read(appender) if once or self._may_have_rows() else (0, False)
             if once and not seen:
                 return
             cleaner.backlog = self._standing.drawn - self._tail >= BACKLOG_ROWS
@@ -82,11 +85,13 @@ class Follower:
             self._fence = observe(self._fence, self._standing.drawn, self._source.holders())
 
     def _may_have_rows(self) -> bool:
-        return self._standing.drawn > max(self._tail, self._empty_through)
+        """Whether there can be rows by the sequence; it does not know of IDs written by hand."""
+        return self._standing.drawn > max(self._tail, self._empty_through) or time.monotonic() >= self._look_due
 
     def _read(self, appender: Appender) -> tuple[int, bool]:
         """Read once and hand over what the fence admits: rows seen, and whether some are held."""
         settled_through, seen = self._fence.settled_through, 0
+        self._look_due = time.monotonic() + LOOK_SECONDS
         for rows in self._source.read(self._tail, self._options.batch_rows):
             count = rows.events.num_rows
             seen += count

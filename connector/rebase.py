@@ -125,10 +125,13 @@ def _plan(source: Source, stream: Stream) -> list[Step]:
 
 def _highest_visible(source: Source, drawn: int) -> int:
     """The highest visible ID above the sequence, or 0."""
-    highest = 0
-    for rows in source.read(drawn, 1_000_000):
-        highest = int(rows.events.column(0)[-1].as_py())
-    return highest
+    highest, before = drawn, -1
+    # A read may bring fewer rows than it was asked for.
+    while highest > before:
+        before = highest
+        for rows in source.read(before, 1_000_000):
+            highest = int(rows.events.column(0)[-1].as_py())
+    return highest if highest > drawn else 0
 
 
 def _accept_server(step: Step, _: Stream, session: Session) -> None:

@@ -70,6 +70,8 @@ class OutboxCase:
         self.stream_folder = folder / "stream"
         self.stream = f"file://{self.stream_folder}"
         self.committed: dict[int, Row] = {}
+        # MySQL's connections that write: there they cannot be told from the relay's by a name.
+        self.writers: set[int] = set()
         self._numbers = itertools.count(1)
         self._runs = itertools.count(1)
         install(self.database, self.table)
@@ -115,6 +117,8 @@ class OutboxCase:
     def write(self, count: int, *, dead_every: int = 4, rows_each: int = 3) -> None:
         """Transactions of a few rows; after every few an ID that never gets a row."""
         with contextlib.closing(self.connect()) as connection:
+            if self.dialect == "mysql":
+                self.writers.add(connection.thread_id())
             for number in range(1, count + 1):
                 contents = [self.new_row() for _ in range(rows_each)]
                 ids = [self.insert(connection, content) for content in contents]
@@ -208,6 +212,8 @@ class OutboxCase:
     def streamed(self) -> dict[int, Row]:
         """What the stream holds, in its order."""
         found: dict[int, Row] = {}
+        if not self.stream.startswith("memory:") and not (self.stream_folder / "stream.json").exists():
+            return found  # no relay has made it yet
         with contextlib.closing(open_stream(self.stream)) as stream:
             for batch in stream.read(stream.info().trimmed_through):
                 for event in batch.rows.to_pylist():

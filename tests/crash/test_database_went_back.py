@@ -205,8 +205,22 @@ def test_explicit_id_in_a_range_to_be_deleted_stops_the_relay(case: OutboxCase) 
     rebase_late_row(case, late)
 
 
-def rebase_sequence(case: OutboxCase) -> None:
-    assert case.streamed() == case.committed
+@pytest.mark.parametrize("kind", ["postgresql", "sqlite"])
+def test_sequence_reset_below_rows_that_are_not_relayed_stops_the_relay(
+    request: pytest.FixtureRequest, kind: str
+) -> None:
+    """MySQL's counter does not go below its rows."""
+    case: OutboxCase = request.getfixturevalue(f"{kind}_case")
+    case.write(12)
+    reset = {"postgresql": "ALTER SEQUENCE outbox_id_seq RESTART", "sqlite": "DELETE FROM sqlite_sequence"}
+    case.execute(reset[kind])
+    assert case.relay_once() == 4
+    assert case.streamed() == {}
+    rebase_sequence(case, streamed={})
+
+
+def rebase_sequence(case: OutboxCase, streamed: dict[int, Row] | None = None) -> None:
+    assert case.streamed() == (case.committed if streamed is None else streamed)
     assert case.rebase() == ["move-sequence"]
     case.write(2)
     assert case.relay_once() == 0
@@ -230,6 +244,23 @@ def rebase_late_row(case: OutboxCase, content: Row) -> None:
     assert case.rebase() == ["renumber-rows"]
     assert case.relay_once() == 0
     case.move_committed(max(before), {0: content})
+    case.assert_exactly_once()
+
+
+def test_explicit_id_above_the_sequence_stops_an_idle_relay_on_postgresql(postgresql_case: OutboxCase) -> None:
+    """Nobody draws an ID any more: the sequence alone would never tell."""
+    case = postgresql_case
+    case.write(4)
+    orders = replace(case.orders(once=False), replacements=(("connector.follower", "LOOK_SECONDS", 0.05),))
+    with running(orders) as relay:
+        until(lambda: case.deleted_through() == max(case.committed), relay.said)
+        explicit = insert_at(case, 5000)
+        assert relay.wait() == 4, relay.said()
+    assert case.relay_once() == 4
+    assert case.streamed() == case.committed
+    case.committed[5000] = explicit
+    assert case.rebase() == ["move-sequence"]
+    assert case.relay_once() == 0
     case.assert_exactly_once()
 
 
