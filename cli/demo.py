@@ -126,10 +126,15 @@ def _print_outcome(outcome: Outcome, place: Path, database: str, *, given: bool)
 {"Nothing lost, nothing doubled." if outcome.ok else "THIS IS WRONG."} Took {outcome.seconds:.0f} s.
 
 Next:
-  outbox tap --stream file://{_short(place)}/stream --from earliest
-  outbox verify --database {shown} --outbox outbox_demo --stream file://{_short(place)}/stream
-  outbox init --database postgresql://you@localhost/yours   # then emit in your own transactions"""
+  {_program()} tap --stream file://{_short(place)}/stream --from earliest
+  {_program()} verify --database {shown} --outbox outbox_demo --stream file://{_short(place)}/stream
+  {_program()} init --database postgresql://you@localhost/yours   # then emit in your own transactions"""
     )
+
+
+def _program() -> str:
+    """The program as it has to be typed here: it may not be on the PATH."""
+    return "outbox" if shutil.which("outbox") else _short(Path(sys.argv[0]).absolute())
 
 
 def _short(place: Path) -> str:
