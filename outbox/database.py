@@ -217,17 +217,20 @@ def is_connection_error(error: BaseException) -> bool:
         import pymysql
 
         code = error.args[0] if error.args else None
-        # 1040 too many connections, 1053 shutdown, 1205 lock wait, 1213 deadlock,
-        # 1927 connection killed, 2xxx the client's own connection errors, 0 closed.
+        # 1021 and 1114 disk full, 1040 too many connections, 1053 shutdown, 1205 lock wait,
+        # 1213 deadlock, 1317 statement killed (MySQL says so of a connection too), 1927
+        # connection killed, 4031 idle for too long, 2xxx the client's own errors, 0 closed.
         return isinstance(error, pymysql.err.InterfaceError) or (
             isinstance(error, pymysql.err.OperationalError | pymysql.err.InternalError)
             and code
             in (
                 0,
+                1021,
                 1040,
                 1053,
                 1077,
                 1079,
+                1114,
                 1152,
                 1158,
                 1159,
@@ -235,6 +238,7 @@ def is_connection_error(error: BaseException) -> bool:
                 1161,
                 1205,
                 1213,
+                1317,
                 1927,
                 2002,
                 2003,
@@ -242,10 +246,12 @@ def is_connection_error(error: BaseException) -> bool:
                 2013,
                 2014,
                 2055,
+                4031,
             )
         )
     if module == "sqlite3":
-        return "locked" in str(error) or "busy" in str(error)
+        # 5 busy, 6 locked, 10 I/O error, 13 disk full, 14 cannot open; the higher bits say where.
+        return getattr(error, "sqlite_errorcode", 0) & 0xFF in (5, 6, 10, 13, 14)
     return isinstance(error, ConnectionError | TimeoutError)
 
 
