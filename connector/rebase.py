@@ -14,7 +14,7 @@ from connector.lease import Lease, leader_name
 from connector.options import RelayOptions
 from connector.sources import open_source
 from connector.sources.session import open_session
-from outbox.errors import LeaseLost, WrongPartner
+from outbox.errors import DatabaseUnavailable, LeaseLost, WrongPartner
 from outbox.queries import blocks
 from stream_store import open_stream
 
@@ -149,14 +149,21 @@ def _record_loss(step: Step, stream: Stream, _: Session) -> None:
 
 def _move_sequence(step: Step, _: Stream, session: Session) -> None:
     assert step.through is not None
-    if session.dialect == "mysql":
-        session.query("rebase_sequence", next_id=step.through + 1)
-        return
-    with session.transaction():
-        for preparation in ("rebase_lock", "rebase_sequence_row"):
-            if preparation in blocks(session.dialect):
-                session.query(preparation)
-        session.query("rebase_sequence", through=step.through)
+    try:
+        if session.dialect == "mysql":
+            session.query("rebase_patience")
+            session.query("rebase_sequence", next_id=step.through + 1)
+            return
+        with session.transaction():
+            for preparation in ("rebase_patience", "rebase_lock", "rebase_sequence_row"):
+                if preparation in blocks(session.dialect):
+                    session.query(preparation)
+            session.query("rebase_sequence", through=step.through)
+    except DatabaseUnavailable as error:
+        raise DatabaseUnavailable(
+            f"the sequence cannot be moved to {step.through}: {error}. If a transaction in flight holds the out table "
+            "(`outbox status` names it), wait for it or end it; then run `outbox rebase` again"
+        ) from error
 
 
 def _renumber_rows(step: Step, _: Stream, session: Session) -> None:

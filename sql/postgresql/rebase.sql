@@ -1,3 +1,7 @@
+-- name: rebase_patience
+-- Whoever waits for the lock has every writer queue up behind it.
+SET LOCAL lock_timeout = '5s'
+
 -- name: rebase_lock
 -- Keeps writers out until the end of the transaction, readers not.
 LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE
