@@ -7,6 +7,7 @@ answered DUPLICATE, are deleted, and the rows that go must be the rows that were
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -21,6 +22,8 @@ from outbox.queries import blocks
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    import pyarrow as pa
+
     from connector.options import DeleteAfter
     from connector.source import Rows
     from outbox.database import Session
@@ -32,6 +35,8 @@ BACKLOG_PATIENCE_SECONDS = 30.0
 # is a commit, and leaves a dead version of the info row that every poll passes over while an
 # old snapshot keeps vacuum from removing it (run: 15,000 of them add 0.3 ms to each poll).
 GATHER_SECONDS = 0.5
+# A sink reports how far it is; rows that wait for it gather for this long at most.
+MATERIALIZED_SPAN_SECONDS = 5.0
 # A row that someone wrote below `deleted_through` is looked for this often. Rarer when the
 # look itself is slow: under a held-back vacuum it passes over every dead row.
 LATE_CHECK_SECONDS = 5.0
@@ -47,7 +52,9 @@ class AppendedRange:
     rows: int
     id_sum: int
     version_sum: int
+    # When its last rows were appended, and when its first.
     appended_at: float
+    begun_at: float
 
     def joined(self, other: AppendedRange) -> AppendedRange:
         """This range and the one that follows it, as one."""
@@ -58,6 +65,7 @@ class AppendedRange:
             rows=self.rows + other.rows,
             id_sum=self.id_sum + other.id_sum,
             version_sum=self.version_sum + other.version_sum,
+            begun_at=self.begun_at,
         )
 
 
@@ -68,16 +76,22 @@ def ranges(after: int, rows: Rows) -> Iterator[AppendedRange]:
         part = rows.slice(start, RANGE_ROWS_MAX)
         ids = part.events.column(0)
         through = int(ids[-1].as_py())
-        # Sums wrap at 64 bits in Arrow: IDs are summed as distances from the first.
-        base = after
-        id_sum = int(pc.sum(pc.subtract(ids, base)).as_py()) + base * len(ids)
-        yield AppendedRange(after, through, len(ids), id_sum, int(pc.sum(part.versions).as_py()), now)
+        yield AppendedRange(after, through, len(ids), _sum(ids), int(pc.sum(part.versions).as_py()), now, now)
         after = through
+
+
+def _sum(ids: pa.Int64Array) -> int:
+    """The sum of IDs. Arrow's wraps at 64 bits, so they are summed as distances from the first."""
+    first, last = int(ids[0].as_py()), int(ids[-1].as_py())
+    if (last - first) * len(ids) < 2**63:
+        return int(pc.sum(pc.subtract(ids, first)).as_py()) + first * len(ids)
+    return sum(ids.to_pylist())  # somebody has moved the sequence very far
 
 
 def nothing_left(after: int, through: int) -> AppendedRange:
     """A range in which the out table has no rows."""
-    return AppendedRange(after, through, 0, 0, 0, time.monotonic())
+    now = time.monotonic()
+    return AppendedRange(after, through, 0, 0, 0, now, now)
 
 
 class Cleaner:
@@ -119,15 +133,21 @@ class Cleaner:
             return
         with self._lock:
             last = self._ranges[-1] if self._ranges else None
-            young = last is not None and (
-                self._policy.kind != "age"
-                or appended.appended_at - last.appended_at < max(1.0, self._policy.age_seconds / 100)
-            )
-            if last is not None and young and last.rows + appended.rows <= RANGE_ROWS_MAX:
+            if (
+                last is not None
+                and last.rows + appended.rows <= RANGE_ROWS_MAX
+                and appended.appended_at - last.begun_at < self._span_seconds()
+            ):
                 self._ranges[-1] = last.joined(appended)
             else:
                 self._ranges.append(appended)
         self._wake.set()
+
+    def _span_seconds(self) -> float:
+        """Over how long a time rows may gather in one range, which is deleted when its last row may be."""
+        if self._policy.kind == "age":
+            return max(1.0, self._policy.age_seconds / 100)
+        return MATERIALIZED_SPAN_SECONDS if self._policy.kind == "materialized" else math.inf
 
     def finish(self, seconds: float) -> None:
         """Delete what may be deleted now, then end; within `seconds` if it can be helped."""
