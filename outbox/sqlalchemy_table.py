@@ -67,6 +67,10 @@ _SQLITE_CHECKS = (
 )
 
 
+_POSTGRESQL_TIME = "time >= '0001-01-01 00:00:00+00' AND time < '10000-01-01 00:00:00+00'"
+_MYSQL_TIME = "month(time) > 0 AND dayofmonth(time) > 0"
+
+
 class _DialectSql(ColumnElement[Any]):
     """A default that each database writes in its own way."""
 
@@ -121,6 +125,7 @@ def table(metadata: MetaData, name: str = "outbox", schema: str | None = None) -
         Column("headers", _json()),
         Column("time", _moment(), nullable=False, server_default=_now()),
         CheckConstraint("type <> ''").ddl_if(callable_=_is_not_sqlite),
+        CheckConstraint(_DialectSql(_POSTGRESQL_TIME, _MYSQL_TIME, "true")).ddl_if(callable_=_is_not_sqlite),
         CheckConstraint("data IS NULL OR data_bytes IS NULL"),
         *(CheckConstraint(check).ddl_if(dialect="sqlite") for check in _SQLITE_CHECKS),
         schema=names.schema,

@@ -28,6 +28,8 @@ CREATE TABLE IF NOT EXISTS {table} (
     headers         longtext,
     time            datetime(6) NOT NULL DEFAULT (utc_timestamp(6)),
     CHECK (type <> ''),
+    -- Without NO_ZERO_DATE a session may write days that no calendar has.
+    CHECK (month(time) > 0 AND dayofmonth(time) > 0),
     CHECK (data IS NULL OR data_bytes IS NULL)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin
 ;;

@@ -30,6 +30,8 @@ CREATE TABLE IF NOT EXISTS {table} (
     headers         json,
     time            timestamptz NOT NULL DEFAULT clock_timestamp(),
     CHECK (type <> ''),
+    -- Within what consumers can say: infinity, and years of five digits, would come out as another time.
+    CHECK (time >= '0001-01-01 00:00:00+00' AND time < '10000-01-01 00:00:00+00'),
     CHECK (data IS NULL OR data_bytes IS NULL)
 )
 -- A queue: every row is inserted and deleted once, so the table is small and its churn is

@@ -305,3 +305,21 @@ def test_odd_names_go_through_the_whole_chain(database_url: str, tmp_path: str):
         assert stream_ids(outbox.stream) == [1, 2], name
         assert table_ids(outbox) == [], name
         assert verify(outbox.database, outbox.table, outbox.stream).ok, name
+
+
+IMPOSSIBLE_TIMES = {
+    "postgresql": ["infinity", "-infinity", "294276-01-01 00:00:00Z", "4713-01-01 00:00:00 BC"],
+    "mysql": ["0000-00-00", "2026-00-00", "2026-02-00"],
+    "sqlite": ["infinity", "2026-13-01T00:00:00Z", "10000-01-01T00:00:00Z"],
+}
+
+
+def test_time_that_consumers_could_not_say_is_refused_by_the_table(outbox: RelayOptions):
+    """It would come out of the stream as another time, or stop the relay."""
+    for time in IMPOSSIBLE_TIMES[outbox.database.dialect]:
+        with Session(outbox.database, outbox.table) as session:
+            if outbox.database.dialect == "mysql":
+                session.run("SET SESSION sql_mode = ''")  # as lax as a writer's session can be
+            with pytest.raises(Exception, match=r"(?i)check|constraint"):
+                session.run(f"INSERT INTO outbox (type, time) VALUES ('t', '{time}')")
+    assert table_ids(outbox) == []

@@ -22,6 +22,7 @@ CREATE TABLE {table} (
     headers         longtext,
     time            datetime(6) NOT NULL DEFAULT (utc_timestamp(6)),
     CHECK (type <> ''),
+    CHECK (month(time) > 0 AND dayofmonth(time) > 0),
     CHECK (data IS NULL OR data_bytes IS NULL)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin
 ;;

@@ -22,6 +22,7 @@ CREATE TABLE {table} (
     headers         json,
     time            timestamptz NOT NULL DEFAULT clock_timestamp(),
     CHECK (type <> ''),
+    CHECK (time >= '0001-01-01 00:00:00+00' AND time < '10000-01-01 00:00:00+00'),
     CHECK (data IS NULL OR data_bytes IS NULL)
 )
 ;;
