@@ -81,10 +81,10 @@ class Blockade:
     def _try_barrier(self, fence: Fence, now: float) -> Fence:
         if now < self._barrier_due:
             return fence
-        bound = self._source.barrier()
-        if bound is not None:
+        held = self._source.barrier()
+        if held is not None:
             self._barrier_pause_seconds = BARRIER_PAUSE_SECONDS_MIN
-            return settle(fence, bound)
+            return settle(fence, *held)
         self._barrier_pause_seconds = min(self._barrier_pause_seconds * 2, BARRIER_PAUSE_SECONDS_MAX)
         self._barrier_due = time.monotonic() + self._barrier_pause_seconds
         return fence

@@ -79,8 +79,13 @@ def observe(fence: Fence, bound: int, holders: Holders) -> Fence:
     return replace(fence, round=current)
 
 
-def settle(fence: Fence, bound: int) -> Fence:
-    """A barrier was held: no writer was in flight when every ID through `bound` was drawn."""
+def settle(fence: Fence, bound: int, prepared: frozenset[str] = frozenset()) -> Fence:
+    """A barrier was held after every ID through `bound` was drawn: no session was in flight.
+
+    `prepared` was listed behind the barrier, which does not wait for such transactions.
+    """
+    if prepared:
+        return replace(fence, round=Round(bound, frozenset(), prepared))
     return Fence(max(fence.settled_through, bound))
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from connector.blockade import Blockade
 from connector.fence import Fence, admit, observe
-from connector.start import check_standing
+from connector.start import check_sequence
 from outbox.errors import ExplicitId, StaleTail
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Follower:
         deleted_through = self._standing.deleted_through
         if deleted_through > self._tail:
             raise StaleTail(f"another relay has cleaned up through {deleted_through}, we have handed over {self._tail}")
-        check_standing(self._standing, self._tail)
+        check_sequence(self._standing.drawn, self._tail)
 
     def _list_holders(self) -> None:
         if self._standing.drawn > self._fence.settled_through:

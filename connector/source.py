@@ -97,8 +97,11 @@ class Source(Protocol):
     def ignore(self, session: Session) -> None:
         """Do not take this session, the relay's own cleaner, for a writer."""
 
-    def barrier(self) -> int | None:
-        """Hold all writers off for a moment; the last ID drawn then, or None when it cannot be had."""
+    def barrier(self) -> tuple[int, frozenset[str]] | None:
+        """Hold all writers off for a moment; None when that cannot be had.
+
+        The last ID drawn before, and the prepared transactions listed behind it.
+        """
 
     def late_id(self, deleted_through: int) -> int | None:
         """A row at or below `deleted_through`, where there must be none."""

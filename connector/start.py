@@ -56,9 +56,15 @@ def start(
             f"the database is not the server it was: {info.server_id} before, {server_id} now. After a failover or a restore "
             "events may be missing or IDs be given out twice: run `outbox verify`, then `outbox rebase`"
         )
+    # In this order another relay, which goes on meanwhile, cannot mislead us: it raises
+    # `deleted_through` only behind the tail, and the tail only behind the sequence.
+    deleted_through = source.standing().deleted_through
     tail = stream.tail()
     standing = source.standing()
-    check_standing(standing, tail)
+    check_tail(deleted_through, tail)
+    check_sequence(standing.drawn, tail)
+    if standing.deleted_through > tail:
+        raise StaleTail(f"another relay has cleaned up through {standing.deleted_through} meanwhile")
     late = source.late_id(standing.deleted_through)
     if late is not None:
         raise late_row(late, standing.deleted_through)
@@ -66,7 +72,10 @@ def start(
     while after < tail:
         done = after
         for rows in source.read(after, limit_rows, through=tail):
-            answer = stream.append(EventBatch(after, rows.events))
+            # Behind the ID before its first row, which claims nothing about any other ID: a
+            # stream that loses its tail just now must not take deleted rows for dead ones.
+            first_id = rows.events.column(0)[0].as_py()
+            answer = stream.append(EventBatch(first_id - 1, rows.events))
             if answer.outcome is not Outcome.DUPLICATE:
                 raise refusal(answer)
             for known in ranges(after, rows):
@@ -98,16 +107,20 @@ def bind(info: Info, stream: Stream, session: Session) -> None:
         raise StaleTail("another relay has bound the out table to a stream just now")
 
 
-def check_standing(standing: Standing, tail: int) -> None:
-    """What must hold between the database and the stream at any time."""
-    if standing.deleted_through > tail:
+def check_tail(deleted_through: int, tail: int) -> None:
+    """Rows are deleted only once they are in the stream; the tail was looked at afterwards."""
+    if deleted_through > tail:
         raise TailLost(
-            f"the stream ends at {tail}, but rows through {standing.deleted_through} were acknowledged by it and deleted: "
+            f"the stream ends at {tail}, but rows through {deleted_through} were acknowledged by it and deleted: "
             "the stream went back in time. Restore a newer copy of it, or run `outbox rebase` to record the loss and go on"
         )
-    if standing.drawn < tail:
+
+
+def check_sequence(drawn: int, tail: int) -> None:
+    """The sequence never stands below an event; it was looked at after the tail."""
+    if drawn < tail:
         raise SequenceReset(
-            f"the sequence stands at {standing.drawn}, but the stream already has events through {tail}: "
+            f"the sequence stands at {drawn}, but the stream already has events through {tail}: "
             "the database was restored or truncated, and IDs would be given out twice. Run `outbox rebase`"
         )
 

@@ -117,12 +117,13 @@ class MysqlSource:
     def _prove_sight(self) -> None:
         """The canary: a second session takes the lock, and the listing must show it."""
         with open_session(self._options, "outbox canary") as canary:
-            before = self.holders().sessions
+            connection = int(canary.value("connection_id"))
+            before = self._listed()
             canary.run("BEGIN")
             canary.query("canary")
-            seen = self.holders().sessions - before
+            after = self._listed()
             canary.run("ROLLBACK")
-        if not seen:
+        if connection in before or connection not in after:
             raise Unsupported(
                 "the fence is blind: a session that holds a write lock on the out table is not listed. "
                 'The relay\'s connections reach different servers, or the locks cannot be seen; try fence = "barrier"'
@@ -231,7 +232,7 @@ class MysqlSource:
 
     def holders(self) -> Holders:
         if not self._lists_holders:
-            return Holders(frozenset({"unlisted"}))
+            return Holders(frozenset({"unlisted"}), self._prepared())
         if self.is_mariadb:
             threads = {int(thread) for (thread,) in self.session.query("holders_mariadb")}
             sessions = frozenset(str(thread) for thread in threads - self._ignored_connections)
@@ -241,13 +242,18 @@ class MysqlSource:
         # After the sessions: a session that prepared and left in between is on this list.
         return Holders(sessions, self._prepared())
 
+    def _listed(self) -> set[int]:
+        """The connections that hold a write lock on the out table."""
+        found = self.session.query("holders_mariadb" if self.is_mariadb else "holders_mysql")
+        return {int(row[0]) for row in found if row[0] is not None}
+
     def _prepared(self) -> frozenset[str]:
         return frozenset("xa:" + ":".join(_shown(part) for part in row) for row in self.session.query("prepared"))
 
     def ignore(self, session: Session) -> None:
         self._ignored_connections.add(int(session.value("connection_id")))
 
-    def barrier(self) -> int | None:
+    def barrier(self) -> tuple[int, frozenset[str]] | None:
         """LOCK TABLES … WRITE waits for every writer in flight; all IDs drawn before are settled."""
         bound = self.standing().drawn
         with open_session(self._options, "outbox barrier") as session:
@@ -261,7 +267,7 @@ class MysqlSource:
             with contextlib.suppress(DatabaseUnavailable):
                 session.query("barrier_drop")
         # A transaction that prepared and lost its client holds no metadata lock.
-        return None if self._prepared() else bound
+        return bound, self._prepared()
 
     def late_id(self, deleted_through: int) -> int | None:
         found = self.session.value("late_id", deleted_through=deleted_through)

@@ -109,15 +109,16 @@ class PostgresSource:
         with open_session(self._options, "outbox canary") as canary:
             before = self.holders().sessions
             canary.run("BEGIN")
+            key = str(canary.value("canary_key"))
             canary.run("SAVEPOINT canary")
             try:
                 canary.query("canary")
             except psycopg.errors.ObjectNotInPrerequisiteState:
                 # As expected. The lock belongs to the top transaction and stays.
                 canary.run("ROLLBACK TO SAVEPOINT canary")
-            seen = self.holders().sessions - before
+            after = self.holders().sessions
             canary.run("ROLLBACK")
-        if not seen:
+        if key in before or key not in after:
             raise Unsupported(
                 "the fence is blind: a session that holds the sequence's lock is not listed in pg_locks. "
                 "The relay's two connections reach different servers, or a pooler stands in between"
@@ -178,7 +179,7 @@ class PostgresSource:
     def ignore(self, session: Session) -> None:
         """A DELETE does not take the sequence's lock: nothing to leave out."""
 
-    def barrier(self) -> int | None:
+    def barrier(self) -> tuple[int, frozenset[str]] | None:
         return None
 
     def late_id(self, deleted_through: int) -> int | None:

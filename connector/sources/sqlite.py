@@ -99,7 +99,7 @@ class SqliteSource:
     def ignore(self, session: Session) -> None:
         """Nobody is listed: nothing to leave out."""
 
-    def barrier(self) -> int | None:
+    def barrier(self) -> tuple[int, frozenset[str]] | None:
         return None
 
     def late_id(self, deleted_through: int) -> int | None:

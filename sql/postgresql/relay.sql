@@ -50,6 +50,9 @@ WHERE locktype = 'relation' AND mode = 'RowExclusiveLock' AND granted
   AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
   AND relation = {sequence_literal}::regclass
 
+-- name: canary_key
+SELECT virtualtransaction FROM pg_locks WHERE locktype = 'virtualxid' AND pid = pg_backend_pid()
+
 -- name: canary
 -- currval takes the very lock that nextval takes, keeps it to the end of the transaction,
 -- and draws nothing. In a session that has drawn nothing it then fails, as it should here.

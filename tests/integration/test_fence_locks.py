@@ -216,8 +216,9 @@ def test_another_database_with_the_same_names_is_not_listed(
 def test_canary_refuses_a_fence_that_is_blind(
     outbox: RelayOptions, mariadb_outbox: RelayOptions, monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.setattr(PostgresSource, "holders", lambda _: Holders())
+    monkeypatch.setattr(MysqlSource, "_listed", lambda _: set())
     for kind, options in ((PostgresSource, outbox), (MysqlSource, mariadb_outbox)):
-        monkeypatch.setattr(kind, "holders", lambda _: Holders())
         source = kind(options)
         with pytest.raises(Unsupported, match="the fence is blind"):
             source.open()
@@ -422,15 +423,18 @@ def test_mariadb_barrier_waits_for_the_writer_in_flight(mariadb_outbox: RelayOpt
             writer.cursor().execute("INSERT INTO outbox (type) VALUES ('t')")
             assert source.barrier() is None
             writer.rollback()
-            assert source.barrier() == 1
+            assert source.barrier() == (1, frozenset())
             for statement in ("XA START", "INSERT INTO outbox (type) VALUES", "XA END", "XA PREPARE"):
                 writer.cursor().execute(f"{statement} ('t')" if "INSERT" in statement else f"{statement} '{gid}'")
         until(lambda: not source.holders().sessions, "the client's lock goes with it")
         # LOCK TABLES is granted: the prepared transaction holds no lock that it sees.
-        assert source.barrier() is None
+        held = source.barrier()
+        assert held is not None
+        assert held[0] == 2
+        assert any(gid in key for key in held[1])
         with mariadb.connect(mariadb_url, autocommit=True) as other:
             other.cursor().execute(f"XA ROLLBACK '{gid}'")
-        assert source.barrier() == 2
+        assert source.barrier() == (2, frozenset())
 
 
 def test_mariadb_auto_increment_is_never_behind_a_visible_row(mariadb_outbox: RelayOptions, mariadb_url: str):

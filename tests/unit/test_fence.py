@@ -181,3 +181,12 @@ def test_admit_does_not_look_at_every_row() -> None:
     ids = Counted(range(1, 1_000_001))
     assert admit(Fence(500_000), 0, 0, ids) == 1_000_000
     assert ids.looks < 100
+
+
+def test_a_barrier_waits_on_for_the_prepared_transactions_behind_it_and_no_others() -> None:
+    fence = settle(Fence(), 7, frozenset({"xa:old"}))
+    assert fence.settled_through == 0
+    fence = observe(fence, 9, Holders(frozenset({"unlisted"}), frozenset({"xa:old", "xa:new"})))
+    assert fence.settled_through == 0
+    fence = observe(fence, 9, Holders(frozenset({"unlisted"}), frozenset({"xa:new"})))
+    assert fence == Fence(settled_through=7)
