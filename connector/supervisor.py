@@ -11,8 +11,8 @@ import structlog
 import tenacity
 
 from connector.relay import Relay
-from outbox.database import is_connection_error
-from outbox.errors import OutboxError, Transient
+from outbox.database import is_connection_error, is_refusal
+from outbox.errors import OutboxError, Transient, Unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,6 +60,13 @@ class _Tries:
         started = time.monotonic()
         try:
             Relay(self._options, self._stop, once=self._once).run()
+        except Exception as error:
+            if not is_refusal(error):
+                raise
+            raise Unsupported(
+                f"{self._options.database} refuses a statement of the relay: {str(error).strip()}. "
+                "`outbox check` says which privilege or setting is missing"
+            ) from error
         finally:
             went_well = time.monotonic() - started > RETRY_RESET_SECONDS
             self._in_a_row = 1 if went_well else self._in_a_row + 1

@@ -255,6 +255,15 @@ def is_connection_error(error: BaseException) -> bool:
     return isinstance(error, ConnectionError | TimeoutError)
 
 
+def is_refusal(error: BaseException) -> bool:
+    """Whether the server understood the statement and will not have it: a privilege, a policy, no such table."""
+    module = type(error).__module__.split(".")[0]
+    if module == "psycopg":
+        return (getattr(error, "sqlstate", None) or "").startswith("42")
+    # Access denied to a database, table, column or global privilege; no such column or table.
+    return module == "pymysql" and error.args[:1] in ((1044,), (1054,), (1142,), (1143,), (1146,), (1227,))
+
+
 def is_driver_error(error: BaseException) -> bool:
     """Whether the database or its driver raised this, and not a mistake of ours."""
     return type(error).__module__.split(".")[0] in ("psycopg", "pymysql", "sqlite3")

@@ -65,6 +65,8 @@ class OutboxCase:
     def __init__(self, database: str, folder: Path) -> None:
         self.url = database
         self.database = DatabaseUrl.parse(database)
+        # As whom the relay connects.
+        self.relay_database = self.database
         self.table = OutTable()
         self.folder = folder
         self.stream_folder = folder / "stream"
@@ -163,7 +165,12 @@ class OutboxCase:
 
     def options(self, **changes: Any) -> RelayOptions:
         options = RelayOptions(
-            self.database, self.table, self.stream, batch_rows=8, idle_poll_seconds=0.01, lease_seconds=LEASE_SECONDS
+            self.relay_database,
+            self.table,
+            self.stream,
+            batch_rows=8,
+            idle_poll_seconds=0.01,
+            lease_seconds=LEASE_SECONDS,
         )
         return replace(options, **changes)
 

@@ -127,10 +127,9 @@ def test_relay_role_that_may_not_flush_logs_makes_rows_durable_by_a_commit(maria
     case.write(5)
     in_flight = case.connect()
     in_flight.cursor().execute("CREATE TABLE other (n int)")
-    owner, case.database = case.database, DatabaseUrl.parse(mariadb_url.replace("tester:", f"{role}:"))
+    case.relay_database = DatabaseUrl.parse(mariadb_url.replace("tester:", f"{role}:"))
     # Keeps the log ahead of what is flushed, and never ends.
     in_flight.cursor().execute("INSERT INTO other VALUES (1)")
     assert case.relay_once() == 0
     in_flight.close()
-    case.database = owner
     case.assert_exactly_once()
