@@ -65,7 +65,7 @@ class _Tries:
                 raise
             raise Unsupported(
                 f"{self._options.database} refuses a statement of the relay: {str(error).strip()}. "
-                "`outbox check` says which privilege or setting is missing"
+                "A privilege is missing, a policy hides rows, or it is a replica; `outbox check` says which"
             ) from error
         finally:
             went_well = time.monotonic() - started > RETRY_RESET_SECONDS

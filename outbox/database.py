@@ -256,12 +256,14 @@ def is_connection_error(error: BaseException) -> bool:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether the server understood the statement and will not have it: a privilege, a policy, no such table."""
+    """Whether the server understood the statement and will not have it: a privilege, a policy, a replica."""
     module = type(error).__module__.split(".")[0]
     if module == "psycopg":
-        return (getattr(error, "sqlstate", None) or "").startswith("42")
-    # Access denied to a database, table, column or global privilege; no such column or table.
-    return module == "pymysql" and error.args[:1] in ((1044,), (1054,), (1142,), (1143,), (1146,), (1227,))
+        state = getattr(error, "sqlstate", None) or ""
+        return state.startswith("42") or state == "25006"
+    # Access denied to a database, table, column or global privilege; no such column or table; read-only.
+    codes = (1044, 1054, 1142, 1143, 1146, 1227, 1290, 1792, 1836)
+    return module == "pymysql" and bool(error.args) and error.args[0] in codes
 
 
 def is_driver_error(error: BaseException) -> bool:
