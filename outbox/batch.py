@@ -5,6 +5,7 @@ Rows become Python objects only where a person handles one event.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -93,7 +94,7 @@ def first_above(ids: pa.Int64Array, value: int) -> int:
 def concatenate(batches: Iterable[EventBatch]) -> EventBatch:
     """One batch of several that follow each other by the chain."""
     parts = list(batches)
-    for before, after in zip(parts, parts[1:], strict=False):
+    for before, after in itertools.pairwise(parts):
         assert after.prev_id == before.last_id, (before.last_id, after.prev_id)
     if len(parts) == 1:
         return parts[0]

@@ -35,8 +35,14 @@ class MariaDbServer:
         self.socket = self.folder / "s.sock"
         user = unprivileged_user()
         run_as(
-            ["mariadb-install-db", "--no-defaults", f"--datadir={self.data}", "--skip-test-db",
-             "--auth-root-authentication-method=normal", *([f"--user={user}"] if user else [])]
+            [
+                "mariadb-install-db",
+                "--no-defaults",
+                f"--datadir={self.data}",
+                "--skip-test-db",
+                "--auth-root-authentication-method=normal",
+                *([f"--user={user}"] if user else []),
+            ]
         )
 
     def url(self, database: str = "") -> str:
@@ -45,10 +51,20 @@ class MariaDbServer:
     def start(self) -> MariaDbServer:
         first = self.process is None
         self.process = start_as(
-            [self.program, "--no-defaults", f"--datadir={self.data}", f"--port={self.port}", f"--socket={self.socket}",
-             f"--pid-file={self.folder / 'pid'}", "--bind-address=127.0.0.1", "--max-connections=300",
-             "--innodb-buffer-pool-size=128M", "--plugin-load-add=metadata_lock_info", "--plugin-maturity=unknown",
-             *self.settings],
+            [
+                self.program,
+                "--no-defaults",
+                f"--datadir={self.data}",
+                f"--port={self.port}",
+                f"--socket={self.socket}",
+                f"--pid-file={self.folder / 'pid'}",
+                "--bind-address=127.0.0.1",
+                "--max-connections=300",
+                "--innodb-buffer-pool-size=128M",
+                "--plugin-load-add=metadata_lock_info",
+                "--plugin-maturity=unknown",
+                *self.settings,
+            ],
             self.log,
         )
         wait_until(lambda: self._root().close(), "MariaDB", self.process, self.log)
@@ -117,8 +133,13 @@ def connect(url: str, **options: object) -> pymysql.Connection:
     """A plain PyMySQL connection by URL, as an application would open it."""
     parts = urlsplit(url)
     return pymysql.connect(
-        host=parts.hostname, port=parts.port, user=parts.username, password=parts.password or "",
-        database=parts.path[1:] or None, charset="utf8mb4", **options,
+        host=parts.hostname,
+        port=parts.port,
+        user=parts.username,
+        password=parts.password or "",
+        database=parts.path[1:] or None,
+        charset="utf8mb4",
+        **options,
     )
 
 

@@ -51,7 +51,20 @@ class PostgresServer:
         self.data = self.folder / "data"
         self.log = self.folder / "server.log"
         if not self.data.exists():
-            run_as([str(programs / "initdb"), "-D", str(self.data), "-A", "trust", "-U", "postgres", "-E", "UTF8", "--no-sync"])
+            run_as(
+                [
+                    str(programs / "initdb"),
+                    "-D",
+                    str(self.data),
+                    "-A",
+                    "trust",
+                    "-U",
+                    "postgres",
+                    "-E",
+                    "UTF8",
+                    "--no-sync",
+                ]
+            )
 
     def url(self, database: str = "postgres", user: str = "postgres") -> str:
         return f"postgresql://{user}@127.0.0.1:{self.port}/{database}"
@@ -92,8 +105,18 @@ class PostgresServer:
         """An asynchronous streaming replica of this server, started."""
         folder = server_folder("pgr")
         run_as(
-            [str(self.programs / "pg_basebackup"), "-D", str(folder / "data"), "-R", "-X", "stream", "-c", "fast",
-             "-d", self.url()]
+            [
+                str(self.programs / "pg_basebackup"),
+                "-D",
+                str(folder / "data"),
+                "-R",
+                "-X",
+                "stream",
+                "-c",
+                "fast",
+                "-d",
+                self.url(),
+            ]
         )
         (folder / "data").chmod(0o700)
         return PostgresServer(folder).start()
