@@ -250,8 +250,8 @@ def is_connection_error(error: BaseException) -> bool:
             )
         )
     if module == "sqlite3":
-        # 5 busy, 6 locked, 10 I/O error, 13 disk full, 14 cannot open; the higher bits say where.
-        return getattr(error, "sqlite_errorcode", 0) & 0xFF in (5, 6, 10, 13, 14)
+        # 5 busy, 6 locked, 10 I/O error, 13 disk full; the higher bits say where.
+        return getattr(error, "sqlite_errorcode", 0) & 0xFF in (5, 6, 10, 13)
     return isinstance(error, ConnectionError | TimeoutError)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from outbox.database import Session
+from outbox.errors import DatabaseUnavailable
 from outbox.queries import blocks
 
 if TYPE_CHECKING:
@@ -13,6 +15,10 @@ if TYPE_CHECKING:
 
 def open_session(options: RelayOptions, application: str) -> Session:
     """A session in autocommit with the isolation and durability that the relay relies on."""
+    url = options.database
+    if url.dialect == "sqlite" and not Path(url.path).exists():
+        # SQLite would make an empty one.
+        raise DatabaseUnavailable(f"there is no database file {url.path}: has the application made it yet?")
     session = Session(options.database, options.table, application=application)
     try:
         if "session_settings" in blocks(session.dialect):

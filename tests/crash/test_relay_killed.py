@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import random
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.crash.outbox_case import LEASE_SECONDS
 from tests.crash.relay_process import At, running
 
 if TYPE_CHECKING:
@@ -126,5 +129,19 @@ def test_relay_killed_while_it_takes_over_loses_and_doubles_nothing(case: Outbox
     with running(case.orders(at)) as second:
         assert second.wait() == KILLED, second.said()
     case.write(2)
+    assert case.relay_once() == 0
+    case.assert_exactly_once()
+
+
+def test_relay_killed_again_and_again_while_events_come_loses_and_doubles_nothing(case: OutboxCase) -> None:
+    """At no step in particular: wherever it is when the time has come."""
+    chance = random.Random(7)
+    case.stream += "?segment_bytes=4096"
+    with case.writing():
+        for _ in range(12):
+            with running(case.orders(once=False)) as relay:
+                time.sleep(LEASE_SECONDS + chance.random() / 2)
+                relay.kill()
+    assert len(case.committed) > 100
     assert case.relay_once() == 0
     case.assert_exactly_once()
