@@ -1,6 +1,6 @@
 -- name: rebase_patience
 -- Whoever waits for the lock has every writer queue up behind it.
-SET SESSION lock_wait_timeout = 5
+SET SESSION lock_wait_timeout = 3
 
 -- name: rebase_sequence
 ALTER TABLE {table} AUTO_INCREMENT = :next_id

@@ -1,6 +1,6 @@
 -- name: rebase_patience
 -- Whoever waits for the lock has every writer queue up behind it.
-SET LOCAL lock_timeout = '5s'
+SET LOCAL lock_timeout = '3s'
 
 -- name: rebase_lock
 -- Keeps writers out until the end of the transaction, readers not.

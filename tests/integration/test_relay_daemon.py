@@ -149,12 +149,14 @@ def test_memory_is_bounded_with_rows_of_a_mebibyte(
 ):
     outbox = installed(database_url, stream_url)
     with Session(outbox.database, outbox.table) as session:
-        for _ in range(12):
+        # PostgreSQL keeps them compressed; elsewhere the test would mostly wait for the disk.
+        count = 300 if outbox.database.dialect == "postgresql" else 150
+        for _ in range(count // 25):
             session.run(LARGE[outbox.database.dialect])
     with RelayProcess(outbox, tmp_path / "relay.log") as relay:
-        until(lambda: stream_tail(stream_url) >= 300 and table_ids(outbox) == [], "300 MiB are relayed", 120)
+        until(lambda: stream_tail(stream_url) >= count and table_ids(outbox) == [], "all is relayed", 120)
         peak_bytes = relay.resident_bytes_max()
         assert relay.terminate() == 0, relay.log.read_text()
     with capsys.disabled():
-        print(f"\n300 rows of 1 MiB on {outbox.database.dialect}: {peak_bytes / MIB:.0f} MiB at most")
+        print(f"\n{count} rows of 1 MiB on {outbox.database.dialect}: {peak_bytes / MIB:.0f} MiB at most")
     assert peak_bytes < 500 * MIB
