@@ -125,6 +125,14 @@ def sequence(subject: Subject) -> Iterator[Finding]:
         return
     if identity == "a":
         yield ok("identity", "IDs are generated always, by a sequence of the table's own")
+    elif not identity and subject.session.row("check_table")[0] == "p":
+        # Identity columns of partitioned tables came with PostgreSQL 17.
+        yield warning(
+            "identity",
+            f"the IDs of the partitioned {name} are a DEFAULT: an INSERT can bring an ID of its own, which may be late "
+            "or double",
+            "grant writers INSERT on the event columns only (`outbox init --grant-writer`)",
+        )
     else:
         repair = (
             "SET GENERATED ALWAYS"

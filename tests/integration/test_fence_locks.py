@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
+from connector.checks.finding import Subject
+from connector.checks.postgresql import sequence
 from connector.fence import Fence, Holders, observe
 from connector.sources.mysql import MysqlSource
 from connector.sources.postgresql import PostgresSource
 from connector.sources.session import open_session
 from connector.status import status
+from outbox.database import Session
 from outbox.errors import Unsupported
 from tests.integration.relays import emit, insert, installed, relay_once, stream_ids, table_ids, transaction, until
 from tests.servers import mariadb
@@ -269,6 +272,9 @@ def test_partitioned_out_table_is_fenced_and_relayed(outbox: RelayOptions, postg
     relay_once(outbox)
     assert stream_ids(outbox.stream) == list(range(3, 23))
     assert table_ids(outbox) == []
+    with Session(outbox.database, outbox.table) as session:
+        (finding,) = [found for found in sequence(Subject(session, 60.0)) if found.name == "identity"]
+    assert finding.level == "warning"
 
 
 def test_table_whose_ids_can_be_given_is_refused(outbox: RelayOptions, postgresql_url: str):
