@@ -1,0 +1,1 @@
+"""Browser tests: they come with the status page."""
