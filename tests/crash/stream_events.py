@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from outbox.batch import SCHEMA, EventBatch
+from stream_store.file.stream import FileStream
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from stream_store import Stream
 
 EPOCH = datetime(2024, 5, 1, tzinfo=UTC)
 
@@ -55,3 +58,9 @@ def assert_chained(batches: list[EventBatch], after: int) -> None:
     for part in batches:
         assert part.prev_id == after
         after = part.last_id
+
+
+def wait_until_tidy(stream: Stream) -> None:
+    """Sealed segments are tidied beside the appends, and closing does not wait for all of them."""
+    assert isinstance(stream, FileStream)
+    stream._writer._tidier.wait()

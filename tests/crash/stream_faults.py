@@ -99,6 +99,8 @@ class Disk:
         self.folder = folder
         self.shadow = shadow
         self.names: dict[str, int] = {}
+        # Records overwritten in place and not synced since: the kernel may have written any of them.
+        self.published: dict[int, list[bytes]] = {}
         shadow.mkdir()
         # What is there to begin with counts as durable.
         self.names = self.current_names()
@@ -107,7 +109,7 @@ class Disk:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        sync, sync_folder = disk.sync, disk.sync_folder
+        sync, sync_folder, publish = disk.sync, disk.sync_folder, disk.publish
         lock = threading.Lock()
 
         def recorded_sync(fd: int) -> None:
@@ -117,6 +119,7 @@ class Disk:
             copy = self.shadow / f"copy-{state.st_ino}"
             copy.write_bytes(os.pread(fd, state.st_size, 0))
             copy.rename(self.shadow / str(state.st_ino))
+            self.published.pop(state.st_ino, None)
 
         def recorded_sync_folder(folder: Path) -> None:
             with lock:  # a listing must not overwrite a later one of another thread
@@ -124,11 +127,15 @@ class Disk:
                 if folder == self.folder:
                     self.names = self.current_names()
 
-        disk.sync, disk.sync_folder = recorded_sync, recorded_sync_folder
+        def recorded_publish(fd: int, record: bytes) -> None:
+            publish(fd, record)
+            self.published.setdefault(os.fstat(fd).st_ino, []).append(record)
+
+        disk.sync, disk.sync_folder, disk.publish = recorded_sync, recorded_sync_folder, recorded_publish
         try:
             yield
         finally:
-            disk.sync, disk.sync_folder = sync, sync_folder
+            disk.sync, disk.sync_folder, disk.publish = sync, sync_folder, publish
 
     def current_names(self) -> dict[str, int]:
         """Names and inodes; each inode gets a second name, so that it is not given to another file."""
@@ -142,7 +149,7 @@ class Disk:
         return names
 
     def image(self, target: Path, *, names: str, data: str) -> None:
-        """A folder as the disk may show it: names `synced` or `current`, data `synced`, `zeros` or `current`."""
+        """A folder as the disk may show it: names `synced` or `current`, data `synced`, `zeros`, `current` or `between`."""
         target.mkdir()
         for name, inode in (self.names if names == "synced" else self.current_names()).items():
             synced = self.shadow / str(inode)
@@ -150,6 +157,8 @@ class Disk:
             now = (self.shadow / f"keep-{inode}").read_bytes()
             if data == "current":
                 content = now
+            elif data == "between" and self.published.get(inode):  # written back some time ago
+                content = self.published[inode][len(self.published[inode]) // 2]
             elif data == "zeros":  # the size reached the disk, the bytes did not
                 content += bytes(max(0, len(now) - len(content)))
             (target / name).write_bytes(content)

@@ -10,7 +10,7 @@ import pytest
 from stream_store import open_stream
 from stream_store.file.index import read_index
 from stream_store.file.segment import index_path, list_segments, segment_path
-from tests.crash.stream_events import batch, ids_of
+from tests.crash.stream_events import batch, ids_of, wait_until_tidy
 
 
 @pytest.fixture
@@ -21,6 +21,7 @@ def folder(tmp_path):
         while len(list_segments(tmp_path / "s")) < 4:
             stream.append(batch(range(tail + 1, tail + 501), salt="x" * 100))
             tail += 500
+        wait_until_tidy(stream)
     return tmp_path / "s"
 
 
@@ -61,7 +62,8 @@ def test_damaged_index_is_made_again(folder, at):
     content[at] ^= 0x40
     path.write_bytes(content)
     assert every_id(folder) == expected
-    open_stream(f"file://{folder}", "write").close()
+    with open_stream(f"file://{folder}", "write") as stream:
+        wait_until_tidy(stream)
     assert path.read_bytes() == whole
 
 
