@@ -5,6 +5,7 @@ Each time: exit code 4, nothing appended that should not be, and `outbox rebase`
 
 from __future__ import annotations
 
+import sqlite3
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -110,6 +111,20 @@ def test_database_restored_under_a_running_relay_stops_it(case: OutboxCase) -> N
         until(lambda: case.deleted_through() == max(case.committed), relay.said)
         backup.restore()
         assert relay.wait() == 4, relay.said()
+    rebase_sequence(case)
+
+
+def test_sqlite_file_restored_in_place_under_a_running_relay_stops_it(sqlite_case: OutboxCase) -> None:
+    case, copy = sqlite_case, sqlite_case.folder / "copy.db"
+    case.write(4)
+    assert case.relay_once() == 0
+    with closing(sqlite3.connect(case.database.path)) as live, closing(sqlite3.connect(copy)) as saved:
+        live.backup(saved)
+        with running(case.orders(once=False)) as relay:
+            case.write(4)
+            until(lambda: case.deleted_through() == max(case.committed), relay.said)
+            saved.backup(live)
+            assert relay.wait() == 4, relay.said()
     rebase_sequence(case)
 
 

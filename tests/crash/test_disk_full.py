@@ -13,7 +13,7 @@ import pytest
 
 from connector.supervisor import is_transient
 from stream_store.file import disk
-from tests.crash.relay_process import running, until
+from tests.crash.relay_process import At, running, until
 
 if TYPE_CHECKING:
     from tests.crash.outbox_case import OutboxCase
@@ -62,6 +62,29 @@ def test_relay_goes_on_by_itself_when_the_disk_has_room_again(case: OutboxCase, 
         case.write(2)
         until(lambda: case.deleted_through() == max(case.committed), relay.said)
         assert relay.stop() == 0, relay.said()
+    case.assert_exactly_once()
+
+
+@pytest.mark.parametrize(
+    "at",
+    [
+        At("append/disk.write", "before"),
+        At("append/disk.sync", "before"),
+        At("append/disk.sync"),
+        At("append/disk.publish", "before"),
+        At("recover/disk.rename"),
+        At("roll/disk.sync_folder"),
+    ],
+    ids=str,
+)
+def test_relay_opens_the_stream_anew_after_an_error_of_the_disk(sqlite_case: OutboxCase, at: At) -> None:
+    """A sync that failed says nothing about what is on the disk, and is never repeated on the same file."""
+    case = sqlite_case
+    case.stream += "?segment_bytes=1"
+    case.write(10)
+    with running(case.orders(at, act="EIO")) as relay:
+        assert relay.wait() == 0, relay.said()
+        assert "trying again" in relay.said()
     case.assert_exactly_once()
 
 
