@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cli import flags, printing
+from cli.settings import keep_secret
 from outbox.errors import CheckFailed, UsageError
 
 if TYPE_CHECKING:
@@ -32,8 +33,16 @@ MARK = ".outbox-demo"
     metavar="FOLDER",
     help="Where the demo keeps its database and stream.",
 )
-@click.option("--orders", default=10_000, show_default=True, help="How many orders are placed.")
-@click.option("--kills", default=3, show_default=True, help="How often the relay is killed on the way.")
+@click.option(
+    "--orders", default=10_000, show_default=True, type=click.IntRange(min=1), help="How many orders are placed."
+)
+@click.option(
+    "--kills",
+    default=3,
+    show_default=True,
+    type=click.IntRange(min=0),
+    help="How often the relay is killed on the way.",
+)
 @click.option("--keep", is_flag=True, help="Keep the demo's tables in the database given by --database.")
 @flags.as_json
 def demo(database: str | None, folder: str, orders: int, kills: int, keep: bool, as_json: bool) -> None:
@@ -48,8 +57,11 @@ def demo(database: str | None, folder: str, orders: int, kills: int, keep: bool,
     from outbox.database import DatabaseUrl
     from outbox.names import OutTable
 
+    given = DatabaseUrl.parse(database) if database else None
+    if given is not None:
+        keep_secret(given)
     place = _fresh_folder(Path(folder))
-    url = DatabaseUrl.parse(database or f"sqlite:///{place / 'shop.db'}")
+    url = given or DatabaseUrl.parse(f"sqlite:///{place / 'shop.db'}")
     show = Demo(url, OutTable("outbox_demo"), place / "stream", orders=orders, kills=kills)
     show.prepare()
     try:

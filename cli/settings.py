@@ -61,10 +61,7 @@ class OutboxSettings:
         from outbox.database import DatabaseUrl
 
         url = self._required("database", "URL", DatabaseUrl.parse)
-        # As it is written and as it is meant. One that is also a name hides nothing, and
-        # would take the name out of every text.
-        for password in {url.password, url.parts.password or ""} - {url.username, url.database}:
-            printing.keep_secret(password)
+        keep_secret(url)
         return url
 
     @property
@@ -111,6 +108,13 @@ class OutboxSettings:
             return parse(str(given.value))
         except UsageError as error:
             raise UsageError(f"{given.origin}: {error}") from error
+
+
+def keep_secret(url: DatabaseUrl) -> None:
+    """Never print the URL's password, as it is written and as it is meant."""
+    # One that is also a name hides nothing, and would take the name out of every text.
+    for password in {url.password, url.parts.password or ""} - {url.username, url.database}:
+        printing.keep_secret(password)
 
 
 def load_all(

@@ -46,19 +46,24 @@ class DatabaseUrl:
         except ValueError:
             # The parser's own words would show a part of the password.
             raise UsageError(
-                f"{redact(url)!r} is not a URL: the port is no number, a bracket is missing, or the password has one of "
+                f"{_shown(url)!r} is not a URL: the port is no number, a bracket is missing, or the password has one of "
                 "/ ? # @ : in it, which must be percent-encoded"
             ) from None
         dialect = _DIALECT_OF_SCHEME.get(parts.scheme.split("+")[0])
-        if dialect is None:
+        if dialect is None or not url.lower().startswith(f"{parts.scheme}://"):
             raise UsageError(
-                f"{redact(url)!r} is not a database URL: "
+                f"{_shown(url)!r} is not a database URL: "
                 "use postgresql://user@host/db, mysql://…, mariadb://… or sqlite:///path"
             )
         if dialect == "sqlite" and (parts.netloc or parts.path in ("", "/")):
             raise UsageError(f"{redact(url)!r} names no file: use sqlite:///relative/path or sqlite:////absolute/path")
         if dialect == "sqlite" and parts.path.startswith("/:memory:"):
             raise UsageError(f"{redact(url)!r}: an in-memory database cannot be shared with the relay, name a file")
+        if dialect != "sqlite" and _has_raw_password(parts):
+            raise UsageError(
+                f"{redact(url)!r} can be read in more than one way: a / ? # @ or : in the user's name or the password "
+                "must be percent-encoded (@ is %40)"
+            )
         return cls(dialect, url, parts)
 
     def __str__(self) -> str:
@@ -95,9 +100,24 @@ class DatabaseUrl:
 
 def redact(url: str) -> str:
     """A URL without its password, fit for a log."""
-    # The password ends at the last `@` before the path; one with a slash in it at the first.
-    shown = re.sub(r"(://[^:/@]*):(?:[^/?#]*@|[^@]*@)", r"\1:***@", url)
+    # To the last `@`, wherever it is: rather too much is hidden than a part of a password shown.
+    shown = re.sub(r"(?s)(?<!sqlite)(://[^:]*):.*@", r"\1:***@", url)
     return re.sub(r"(?i)((?:password|passwd|sslpassword|token)=)[^&]*", r"\1***", shown)
+
+
+def _shown(url: str) -> str:
+    """What should have been a URL, without what may be a password in it."""
+    return redact(url) if "://" in url else redact(re.sub(r"(?s):.*@", ":***@", url))
+
+
+def _has_raw_password(parts: urllib.parse.SplitResult) -> bool:
+    """Whether a character that ends a part of the URL seems to belong to the user or the password."""
+    user, at, _ = parts.netloc.rpartition("@")
+    if at:
+        # Drivers differ in which `@` ends the password: libpq takes the first.
+        return "@" in user or (":" in user and "@" in parts.path)
+    # user:12/34@host: the rest of the password has become the path, or the query.
+    return ":" in parts.netloc and "@" in (parts.path or parts.query)
 
 
 class Session:
