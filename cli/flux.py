@@ -120,11 +120,12 @@ def _pour(
         for first, lines in read_batches(source.fileno(), batch_rows):
             last = first + len(lines) - 1
             rows, bad_lines = _sort_out(first, lines, encoder, keep_bad=bad is not None)
-            if rows:
-                _commit(session, writer, rows, f"lines {first} to {last}")
+            # Before the commit: a full disk must not make committed lines look uncommitted.
             if bad is not None and bad_lines:
                 bad.writelines(line + b"\n" for line in bad_lines)
                 bad.flush()
+            if rows:
+                _commit(session, writer, rows, f"lines {first} to {last}")
             count.events += len(rows)
             count.bad += len(bad_lines)
             count.committed_through = last

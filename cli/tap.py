@@ -169,7 +169,7 @@ def _write_all(
     source: str | None = None
     pause_seconds = POLL_SECONDS_MIN
     while not stop.is_set():
-        seen = after
+        seen, tail = after, stream.tail()
         for batch in gather(stream.read(after, through)):
             if source is None:
                 # Bound before its first event, so it has one now.
@@ -179,7 +179,8 @@ def _write_all(
             after = batch.last_id
             if stop.is_set():
                 return
-        if not follow or (through is not None and after >= through):
+        # The last ID may be a dead one: what counts is that the stream has gone past it.
+        if not follow or (through is not None and tail >= through):
             return
         pause_seconds = POLL_SECONDS_MIN if after > seen else min(pause_seconds * 1.5, POLL_SECONDS_MAX)
         stop.wait(pause_seconds)

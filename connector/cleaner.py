@@ -12,11 +12,13 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
+import structlog
 
-from outbox.errors import LateRow, StaleTail
+from outbox.database import is_lock_timeout
+from outbox.errors import DatabaseUnavailable, LateRow, StaleTail
 from outbox.queries import blocks
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from connector.options import DeleteAfter
     from connector.source import Rows
     from outbox.database import Session
+
+log: Any = structlog.get_logger()
 
 RANGE_ROWS_MAX = 10_000
 # While there is a backlog, reading comes first: deletes wait this long at most.
@@ -41,6 +45,7 @@ MATERIALIZED_SPAN_SECONDS = 5.0
 # look itself is slow: under a held-back vacuum it passes over every dead row.
 LATE_CHECK_SECONDS = 5.0
 LATE_CHECK_SHARE = 0.01
+SAY_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +118,7 @@ class Cleaner:
         self._over = False
         self._ending = threading.Event()
         self._late_check_due = time.monotonic() + LATE_CHECK_SECONDS
+        self._say_due = 0.0
         self._thread = threading.Thread(target=self._work, name="cleaner", daemon=True)
         self.backlog = False
         self._failure: BaseException | None = None
@@ -163,8 +169,8 @@ class Cleaner:
                 self._wake.wait(timeout=1.0)
                 self._wake.clear()
                 over = self._over
-                while (due := self._next_due(over=over)) is not None:
-                    self._delete(due)
+                while (due := self._next_due(over=over)) is not None and self._try_to_delete(due):
+                    pass
                 self._look_for_late_rows()
                 if over:
                     return
@@ -173,6 +179,8 @@ class Cleaner:
             self._failure = error
 
     def _next_due(self, *, over: bool) -> AppendedRange | None:
+        # Outside of the lock, which the appender needs: it reads files.
+        materialized_through = (self._materialized_through() or 0) if self._policy.kind == "materialized" else 0
         with self._lock:
             if not self._ranges:
                 return None
@@ -180,34 +188,53 @@ class Cleaner:
             age_seconds = time.monotonic() - first.appended_at
             if self._policy.kind == "age" and age_seconds < self._policy.age_seconds:
                 return None
-            if self._policy.kind == "materialized" and first.through > (self._materialized_through() or 0):
+            if self._policy.kind == "materialized" and first.through > materialized_through:
                 return None
             if self.backlog and not over and age_seconds < BACKLOG_PATIENCE_SECONDS:
                 return None
             return self._ranges.popleft()
 
+    def _try_to_delete(self, due: AppendedRange) -> bool:
+        """Delete a range; False when somebody's lock is in the way, and it has to be tried later."""
+        try:
+            self._delete(due)
+        except DatabaseUnavailable as error:
+            if not is_lock_timeout(error.__cause__):
+                raise
+            with self._lock:
+                self._ranges.appendleft(due)
+            if time.monotonic() >= self._say_due:
+                self._say_due = time.monotonic() + SAY_SECONDS
+                log.warning("clean-up waits: a lock on the out table is in its way", through=due.through)
+            return False
+        return True
+
     def _delete(self, due: AppendedRange) -> None:
+        """Delete a range, or nothing. The info row is locked last: whoever keeps rows of the out
+        table locked must not keep the lease from being renewed."""
         session = self._session
         with session.transaction():
-            deleted_through = int(session.value("clean_lock"))
-            if deleted_through >= due.through:
-                return  # another relay was here before: fine
-            if deleted_through != due.after:
-                # Past it: another relay. Below it: the database went back in time under us.
-                raise StaleTail(
-                    f"the out table is cleaned up through {deleted_through}, our next range begins behind {due.after}"
-                )
             if "clean_digest" in blocks(session.dialect):
                 found = session.row("clean_digest", after=due.after, through=due.through)
                 gone = session.change("clean_delete", after=due.after, through=due.through)
             else:
                 found = session.row("clean_delete", after=due.after, through=due.through)
                 gone = int(found[0])
-            if tuple(int(number) for number in (*found, gone)) != (due.rows, due.id_sum, due.version_sum, due.rows):
+            deleted_through = int(session.value("clean_lock"))
+            if deleted_through >= due.through and not gone:
+                return  # another relay was here before: fine
+            if deleted_through != due.after:
+                # Past it: another relay. Below it: the database went back in time under us.
+                raise StaleTail(
+                    f"the out table is cleaned up through {deleted_through}, our next range begins behind {due.after}"
+                )
+            rows, distance_sum, version_sum = (int(number) for number in found)
+            id_sum = distance_sum + rows * due.after
+            if (rows, id_sum, version_sum, gone) != (due.rows, due.id_sum, due.version_sum, due.rows):
                 # Rolled back. The start path offers every row again and names the one that differs.
                 raise StaleTail(
                     f"rows {due.after + 1} to {due.through} are not what was appended: "
-                    f"expected {due.rows} rows with IDs adding up to {due.id_sum}, found {int(found[0])} and {int(found[1])}"
+                    f"expected {due.rows} rows with IDs adding up to {due.id_sum}, found {rows} and {id_sum}"
                 )
             session.change("clean_move", through=due.through)
         self._deleted_through = due.through

@@ -55,7 +55,7 @@ def compare(
     """Compare every row of the out table with id <= `through` to the stream's event of that ID."""
     result = Comparison()
     trimmed_through = stream.info().trimmed_through
-    after = -1
+    after = -(2**63)  # somebody may have written negative IDs
     while after < through:
         before = after
         for rows in source.read(after, limit_rows, through=through):

@@ -33,6 +33,7 @@ REPORT_SECONDS = 10.0
 LOOK_SECONDS = 5.0
 # From here on reading and appending come before deleting.
 BACKLOG_ROWS = 10_000
+HELD_ROWS = 100
 
 
 class Follower:
@@ -49,6 +50,8 @@ class Follower:
         self._tail = started.tail
         # Every ID through this one is handed over or dead: there is nothing to read below it.
         self._empty_through = 0
+        # Where a gap held the last read, and what was settled then.
+        self._held_at: tuple[int, int] | None = None
         self._pause_seconds = PAUSE_SECONDS_MIN
         self._report_due = 0.0
         self._look_due = 0.0
@@ -92,7 +95,10 @@ class Follower:
         """Read once and hand over what the fence admits: rows seen, and whether some are held."""
         settled_through, seen = self._fence.settled_through, 0
         self._look_due = time.monotonic() + LOOK_SECONDS
-        for rows in self._source.read(self._tail, self._options.batch_rows):
+        # A gap that is still open keeps everything behind it: a look is enough until that changes.
+        still_held = self._held_at == (self._tail, settled_through)
+        limit_rows = min(HELD_ROWS, self._options.batch_rows) if still_held else self._options.batch_rows
+        for rows in self._source.read(self._tail, limit_rows):
             count = rows.events.num_rows
             seen += count
             self._standing = self._source.standing()
@@ -101,6 +107,7 @@ class Follower:
                 self._source.make_durable(self._standing)
                 self._tail = appender.take(self._tail, rows.slice(0, admitted))
             if admitted < count:
+                self._held_at = (self._tail, settled_through)
                 return seen, True
         if not seen:
             self._empty_through = settled_through

@@ -44,7 +44,7 @@ class Lease:
     def take(self) -> bool:
         """Try once; False when another relay holds the lease."""
         if self._session is None:
-            self._session = open_session(self._options, "outbox lease")
+            self._session = open_session(self._options, "outbox lease", hurried=True)
             # An out table that is missing or old is said so, before SQL fails on it.
             read_info(self._session)
         taken = self._session.change("lease_take", leader=self.leader, seconds=self._options.lease_seconds)
@@ -65,6 +65,8 @@ class Lease:
         self._over.set()
         if self._thread is not None:
             self._thread.join(timeout=self._options.lease_seconds)
+            if self._thread.is_alive():
+                return  # it waits for the database on that session: the lease runs out by itself
         if self._session is not None:
             try:
                 self._session.change("lease_release", leader=self.leader, relayed_through=relayed_through)
@@ -79,7 +81,7 @@ class Lease:
         while not self._over.wait(self._options.lease_seconds / 3):
             try:
                 if self._session is None:
-                    self._session = open_session(self._options, "outbox lease")
+                    self._session = open_session(self._options, "outbox lease", hurried=True)
                 matched = self._session.change(
                     "lease_renew",
                     leader=self.leader,

@@ -91,7 +91,7 @@ class Relay:
         with contextlib.ExitStack() as stack:
             stack.callback(source.close)
             source.open()
-            session = stack.enter_context(open_session(self._options, "outbox cleaner"))
+            session = stack.enter_context(open_session(self._options, "outbox cleaner", hurried=True))
             source.ignore(session)
             cleaner = Cleaner(session, self._options.delete_after, stream.materialized_through)
             started = start(source, stream, session, self._options.batch_rows, cleaner.take)
@@ -99,9 +99,9 @@ class Relay:
             self._log.info("leading", tail=started.tail, stream=stream.url, leader=lease.leader)
             appender = Appender(stream, cleaner.take, self._note)
             follower = Follower(self._options, source, started, self._log)
-            cleaner.start(started.standing.deleted_through)
-            appender.start()
             try:
+                cleaner.start(started.standing.deleted_through)
+                appender.start()
                 follower.run(appender, cleaner, lease, self._stop, once=self._once)
             finally:
                 appender.finish()

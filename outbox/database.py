@@ -161,7 +161,9 @@ class Session:
         with self._translated():
             cursor = self.driver.cursor()
             try:
-                cursor.execute(self._block(name), parameters)
+                # Without parameters the drivers do not look at percent signs at all.
+                sql = self._block(name)
+                cursor.execute(sql, parameters) if parameters else cursor.execute(sql)
                 return int(cursor.rowcount)
             finally:
                 cursor.close()
@@ -237,8 +239,8 @@ def is_connection_error(error: BaseException) -> bool:
         import pymysql
 
         code = error.args[0] if error.args else None
-        # 1021 and 1114 disk full, 1040 too many connections, 1053 shutdown, 1205 lock wait,
-        # 1213 deadlock, 1317 statement killed (MySQL says so of a connection too), 1927
+        # 1021 and 1114 disk full, 1040, 1129, 1203 and 1226 too many connections, 1053 shutdown,
+        # 1205 lock wait, 1206 too many locks, 1213 deadlock, 1969 and 3024 statement timeout, 1317 statement killed (MySQL says so of a connection too), 1927
         # connection killed, 4031 idle for too long, 2xxx the client's own errors, 0 closed.
         return isinstance(error, pymysql.err.InterfaceError) or (
             isinstance(error, pymysql.err.OperationalError | pymysql.err.InternalError)
@@ -251,21 +253,27 @@ def is_connection_error(error: BaseException) -> bool:
                 1077,
                 1079,
                 1114,
+                1129,
                 1152,
                 1158,
                 1159,
                 1160,
                 1161,
+                1203,
                 1205,
+                1206,
                 1213,
+                1226,
                 1317,
                 1927,
+                1969,
                 2002,
                 2003,
                 2006,
                 2013,
                 2014,
                 2055,
+                3024,
                 4031,
             )
         )
@@ -273,6 +281,17 @@ def is_connection_error(error: BaseException) -> bool:
         # 5 busy, 6 locked, 10 I/O error, 13 disk full; the higher bits say where.
         return getattr(error, "sqlite_errorcode", 0) & 0xFF in (5, 6, 10, 13)
     return isinstance(error, ConnectionError | TimeoutError)
+
+
+def is_lock_timeout(error: BaseException | None) -> bool:
+    """Whether a statement gave up waiting for somebody's lock."""
+    if error is None:
+        return False
+    return (
+        getattr(error, "sqlstate", None) == "55P03"
+        or (type(error).__module__.startswith("pymysql") and error.args[:1] == (1205,))
+        or getattr(error, "sqlite_errorcode", 0) & 0xFF in (5, 6)
+    )
 
 
 def is_refusal(error: BaseException) -> bool:
@@ -308,6 +327,8 @@ def connection_defaults(url: DatabaseUrl, application: str) -> dict[str, Any]:
         "application_name": application,
         "keepalives_idle": "30",
         "keepalives_interval": "10",
+        # Keepalives do not run while something that was sent is unanswered.
+        "tcp_user_timeout": "30000",
         "connect_timeout": "10",
     }
     return {key: value for key, value in defaults.items() if key not in url.options}

@@ -24,7 +24,6 @@ OutboxError                     exit code 1
     ├── StreamCorrupt
     ├── WrongPartner
     ├── ServerChanged
-    ├── CleanupMismatch
     └── Unsupported
 
 Whether to retry is decided by `Transient` and `Terminal` alone. A message says what
@@ -136,10 +135,6 @@ class WrongPartner(Terminal):
 
 class ServerChanged(Terminal):
     """The database is another server, or another timeline of it, than before."""
-
-
-class CleanupMismatch(Terminal):
-    """The rows to be deleted are not the rows that were appended."""
 
 
 class Unsupported(Terminal):

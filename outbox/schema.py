@@ -282,6 +282,6 @@ def _refuse_unfinished(session: Session, installed: Installed) -> None:
     waiting = int(session.value("unrelayed"))
     if waiting:
         raise SchemaError(
-            f"{waiting} rows of {table} are not in the stream yet: run `outbox relay --once` first, "
-            "or force the uninstall and lose them"
+            f"{waiting} rows are left in {table}, and what is not in the stream would be lost: run "
+            "`outbox relay --once --delete-after durable` first, or `outbox verify` and then force the uninstall"
         )

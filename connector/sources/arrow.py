@@ -8,13 +8,21 @@ import pyarrow as pa
 
 from connector.source import Rows
 from outbox.batch import SCHEMA
+from outbox.errors import Unsupported
 
 COLUMN_COUNT = len(SCHEMA)
 
 
 def to_rows(read: pa.RecordBatch, versions: pa.Int64Array) -> Rows:
     """The event columns of a read, by position, in the schema's own types."""
-    arrays = [_as_type(read.column(i), SCHEMA.field(i).type) for i in range(COLUMN_COUNT)]
+    try:
+        arrays = [_as_type(read.column(i), SCHEMA.field(i).type) for i in range(COLUMN_COUNT)]
+    except pa.ArrowInvalid as error:
+        first, last = read.column(0)[0], read.column(0)[-1]
+        raise Unsupported(
+            f"a row between {first} and {last} holds what cannot be an event ({error}): "
+            "correct it or delete it and emit it anew; `outbox upgrade` brings the checks that keep such rows out"
+        ) from error
     return Rows(pa.RecordBatch.from_arrays(arrays, schema=SCHEMA), versions)
 
 

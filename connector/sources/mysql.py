@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlunsplit
 
 import pyarrow as pa
+import structlog
 
 from connector.fence import Holders
 from connector.source import Blocker, Rows, Standing
 from connector.sources.arrow import COLUMN_COUNT, from_python, to_rows
 from connector.sources.session import open_session
 from connector.sources.sizing import ReadSize
+from outbox.database import redact
 from outbox.errors import DatabaseUnavailable, Unsupported
 from outbox.info import Info, read_info
 from outbox.queries import block, with_integers
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
     from connector.options import RelayOptions
     from outbox.database import Session
+
+log: Any = structlog.get_logger()
 
 ID_MAX = 2**63 - 1
 # Below this many rows, one statement on the open session beats a new connection.
@@ -49,6 +53,8 @@ class MysqlSource:
         self._variables: dict[str, str] = {}
         self._lists_holders = True
         self._may_flush = True
+        # connectorx is told of nothing but the address: sockets and certificates are PyMySQL's.
+        self._reads_bulk = not options.database.options
         self._server = 0
         self._drawn = 0
         self._size = ReadSize()
@@ -139,12 +145,10 @@ class MysqlSource:
         return read_info(self.session)
 
     def server_id(self) -> str:
+        # MariaDB's server_uid comes from port and MAC address: another container, another uid. Its
+        # server_id is kept, and differs between the servers of one replication.
         known = self._variables
-        return (
-            known.get("server_uuid")
-            or known.get("server_uid")
-            or f"{known['hostname']}:{known['port']}:{known['datadir']}"
-        )
+        return known.get("server_uuid") or f"server_id {known['server_id']}"
 
     def standing(self) -> Standing:
         drawn, deleted_through = self.session.row("standing")
@@ -155,7 +159,7 @@ class MysqlSource:
         last = ID_MAX if through is None else through
         to_come = min(last, max(self._drawn, after)) - after
         limit_rows = self._size.rows_within(self.session, after, last, min(limit_rows, max(to_come, 1)))
-        if limit_rows >= BULK_ROWS_MIN and not self._options.database.options:
+        if limit_rows >= BULK_ROWS_MIN and self._reads_bulk:
             parts = self._read_bulk(after, last, limit_rows)
         else:
             parts = self._read_small(after, last, min(limit_rows, SMALL_ROWS_MAX))
@@ -172,7 +176,9 @@ class MysqlSource:
         import connectorx
 
         url = self._options.database
-        address = f"{quote(url.username, safe='')}:{quote(url.password, safe='')}@{url.parts.hostname}:{url.parts.port or 3306}"
+        host = url.parts.hostname or "localhost"
+        host = f"[{host}]" if ":" in host else host
+        address = f"{quote(url.username, safe='')}:{quote(url.password, safe='')}@{host}:{url.parts.port or 3306}"
         sql = with_integers(
             block("mysql", "read_bulk", self._options.table), after=after, through=through, limit_rows=limit_rows
         )
@@ -184,7 +190,11 @@ class MysqlSource:
                 protocol="binary",
             )
         except Exception as error:  # connectorx raises RuntimeError for everything
-            raise DatabaseUnavailable(f"{url} cannot be read: {error}") from None
+            # The session still works, or its error says what is wrong: rather slow than stuck.
+            log.warning("reading by PyMySQL, connectorx cannot", reason=redact(str(error)))
+            self._reads_bulk = False
+            yield from self._read_small(after, through, min(limit_rows, SMALL_ROWS_MAX))
+            return
         for part in table.to_batches():
             servers = part.column(COLUMN_COUNT + 1).cast(pa.int64()).unique().to_pylist()
             if servers != [self._server]:

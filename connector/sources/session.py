@@ -13,16 +13,20 @@ if TYPE_CHECKING:
     from connector.options import RelayOptions
 
 
-def open_session(options: RelayOptions, application: str) -> Session:
-    """A session in autocommit with the isolation and durability that the relay relies on."""
+def open_session(options: RelayOptions, application: str, *, hurried: bool = False) -> Session:
+    """A session in autocommit with the isolation and durability that the relay relies on.
+
+    A hurried one gives up a lock that it cannot have within two seconds.
+    """
     url = options.database
     if url.dialect == "sqlite" and not Path(url.path).exists():
         # SQLite would make an empty one.
         raise DatabaseUnavailable(f"there is no database file {url.path}: has the application made it yet?")
     session = Session(options.database, options.table, application=application)
     try:
-        if "session_settings" in blocks(session.dialect):
-            session.query("session_settings")
+        for settings in ("session_settings", "short_lock_waits") if hurried else ("session_settings",):
+            if settings in blocks(session.dialect):
+                session.query(settings)
     except BaseException:
         session.close()
         raise

@@ -1,6 +1,9 @@
 -- name: session_settings
 SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED
 
+-- name: short_lock_waits
+SET SESSION innodb_lock_wait_timeout = 2, lock_wait_timeout = 2
+
 -- name: fresh_statistics
 -- MySQL answers with a day-old AUTO_INCREMENT unless told otherwise; MariaDB never does.
 SET SESSION information_schema_stats_expiry = 0
@@ -127,7 +130,7 @@ SELECT deleted_through FROM {info} FOR UPDATE
 -- name: clean_digest
 -- From the end of the range to its front: the other way round InnoDB would wait for the row
 -- behind the range, which may be in flight for hours. The limit, which is none, keeps the order.
-SELECT count(*), coalesce(sum(id), 0), coalesce(sum(version), 0)
+SELECT count(*), coalesce(sum(id - :after), 0), coalesce(sum(version), 0)
 FROM (SELECT id, crc32(coalesce(data, data_bytes, '')) + crc32(concat_ws('|', type, subject, datacontenttype, headers, time)) AS version
       FROM {table} WHERE id > :after AND id <= :through ORDER BY id DESC LIMIT 18446744073709551615 FOR UPDATE) AS locked
 

@@ -6,6 +6,9 @@ SELECT set_config('default_transaction_isolation', 'read committed', false),
        set_config('idle_in_transaction_session_timeout', '0', false),
        set_config('TimeZone', 'UTC', false)
 
+-- name: short_lock_waits
+SELECT set_config('lock_timeout', '2s', false)
+
 -- name: session_verified
 SELECT current_setting('transaction_isolation'), current_setting('row_security'), pg_is_in_recovery(), pg_backend_pid()
 
@@ -105,7 +108,7 @@ SELECT deleted_through FROM {info} FOR UPDATE
 
 -- name: clean_delete
 WITH deleted AS (DELETE FROM {table} WHERE id > :after AND id <= :through RETURNING id, xmin)
-SELECT count(*), coalesce(sum(id), 0)::numeric, coalesce(sum(xmin::text::bigint), 0)::numeric FROM deleted
+SELECT count(*), coalesce(sum(id - :after), 0)::numeric, coalesce(sum(xmin::text::bigint), 0)::numeric FROM deleted
 
 -- name: clean_move
 UPDATE {info} SET deleted_through = :through

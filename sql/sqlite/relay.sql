@@ -40,7 +40,8 @@ UPDATE {info} SET server_id = :server_id WHERE server_id IS NULL OR server_id = 
 SELECT deleted_through FROM {info}
 
 -- name: clean_digest
-SELECT count(*), coalesce(sum(id), 0), coalesce(sum(length(coalesce(data, data_bytes, ''))), 0)
+-- IDs as distances from the range's start: a sum of whole ones may not fit 64 bits.
+SELECT count(*), coalesce(sum(id - :after), 0), coalesce(sum(length(coalesce(data, data_bytes, ''))), 0)
 FROM {table} WHERE id > :after AND id <= :through
 
 -- name: clean_delete

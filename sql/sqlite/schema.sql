@@ -27,10 +27,12 @@ CREATE TABLE IF NOT EXISTS {table} (
     data_bytes      blob CHECK (typeof(data_bytes) IN ('blob', 'null')),
     datacontenttype text CHECK (typeof(datacontenttype) IN ('text', 'null')),
     headers         text CHECK (headers IS NULL OR (typeof(headers) = 'text' AND json_valid(headers))),
-    -- RFC 3339 in UTC, to the microsecond where the writer gives it.
+    -- RFC 3339 in UTC, to the microsecond where the writer gives it. Not 30 February, not 24:00.
     time            text NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))
                     CHECK (time GLOB '[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]T[0-9][0-9]:[0-9][0-9]:[0-9][0-9]*Z'
-                           AND julianday(time) IS NOT NULL),
+                           AND strftime('%Y-%m-%dT%H:%M:%S', time) = substr(time, 1, 19)
+                           AND (length(time) = 20 OR length(time) BETWEEN 22 AND 27 AND substr(time, 20, 1) = '.'
+                                AND substr(time, 21, length(time) - 21) NOT GLOB '*[^0-9]*')),
     CHECK (data IS NULL OR data_bytes IS NULL)
 )
 ;;
@@ -80,7 +82,8 @@ SELECT name FROM pragma_table_info({name_literal} || '_info')
 SELECT schema_version, outbox_id, source FROM {info}
 
 -- name: unrelayed
-SELECT count(*) FROM {table} WHERE id > (SELECT max(relayed_through, deleted_through) FROM {info})
+-- Every row counts: what the leader said of its tail is no proof that a row is in the stream.
+SELECT count(*) FROM {table}
 
 -- name: uninstall
 DROP VIEW IF EXISTS {lag}

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 # Offsets, lengths and addresses must be multiples of the device's block, at most this.
 BLOCK_BYTES = 4096
 LARGE_BYTES_MIN = 2**20
-_STAGING_BYTES_MIN = 16 * 2**20 + 2 * BLOCK_BYTES
+# The buffer stays for the thread's life: what is larger, a segment in recovery, goes through the cache.
+LARGE_BYTES_MAX = 24 * 2**20
 O_DIRECT: int = getattr(os, "O_DIRECT", 0)
 
 # One buffer a thread, used again and again: fresh memory would cost what we want to save.
@@ -33,11 +34,11 @@ def write_direct(fd: int, views: Sequence[memoryview], offset: int) -> bool:
     """Write all of `views` at `offset`; False when this file cannot be written so, and nothing is written."""
     length = sum(len(view) for view in views)
     device = os.fstat(fd).st_dev
-    if not O_DIRECT or length < LARGE_BYTES_MIN or device in _refused_devices:
+    if not O_DIRECT or not LARGE_BYTES_MIN <= length <= LARGE_BYTES_MAX or device in _refused_devices:
         return False
     # The frame lies in the buffer as it will lie in the file, block by block.
     shift = offset % BLOCK_BYTES
-    buffer = _buffer(shift + length)
+    buffer = _buffer()
     at = shift
     for view in views:
         buffer[at : at + len(view)] = view
@@ -78,10 +79,9 @@ def _write(fd: int, rest: memoryview, offset: int) -> None:
         rest, offset = rest[written:], offset + written
 
 
-def _buffer(length: int) -> memoryview:
+def _buffer() -> memoryview:
     buffer: memoryview | None = getattr(_staging, "buffer", None)
-    if buffer is None or len(buffer) < length:
+    if buffer is None:
         # Anonymous memory starts at a page, which is as large as any block.
-        size = max(_STAGING_BYTES_MIN, length + BLOCK_BYTES)
-        buffer = _staging.buffer = memoryview(mmap.mmap(-1, size))
+        buffer = _staging.buffer = memoryview(mmap.mmap(-1, LARGE_BYTES_MAX + BLOCK_BYTES))
     return buffer

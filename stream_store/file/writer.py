@@ -17,7 +17,7 @@ from outbox.errors import StreamUnavailable
 from stream_store.file import disk
 from stream_store.file.frame import Frame, seed_of
 from stream_store.file.identity import Identity, write_identity
-from stream_store.file.mark import MARK_NAME, Mark, encode_mark
+from stream_store.file.mark import MARK_NAME, encode_mark
 from stream_store.file.recovery import create_segment, recover, remove_segments
 from stream_store.file.segment import SEGMENT_HEADER_BYTES, list_segments
 from stream_store.file.tidy import Tidier
@@ -44,6 +44,8 @@ class Writer:
         self.identity = recovered.identity
         self._unsealed = recovered.unsealed
         self._inode = os.fstat(self._unsealed.fd).st_ino
+        # What is durable; replaced whole, so that other threads see both of its parts change at once.
+        self.mark = self._unsealed.mark
         self._seed = seed_of(identity.uuid)
         self._mark_fd: int | None = None
         try:
@@ -94,10 +96,6 @@ class Writer:
             with self._breaking("trimming"):
                 remove_segments(self._folder, ends[-1])
 
-    @property
-    def mark(self) -> Mark:
-        return self._unsealed.mark
-
     def close(self) -> None:
         if self._mark_fd is None:
             return
@@ -119,7 +117,8 @@ class Writer:
 
     def _publish(self, *, durably: bool = False) -> None:
         assert self._mark_fd is not None
-        disk.publish(self._mark_fd, encode_mark(self._unsealed.mark, self.identity.uuid))
+        self.mark = self._unsealed.mark
+        disk.publish(self._mark_fd, encode_mark(self.mark, self.identity.uuid))
         if durably:
             disk.sync(self._mark_fd)
 

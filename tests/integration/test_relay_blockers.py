@@ -207,3 +207,17 @@ def test_mariadb_writer_that_is_never_seen_absent_is_settled_by_the_barrier(mari
             over.set()
             for thread in threads:
                 thread.join()
+
+
+def test_a_lock_on_relayed_rows_delays_the_clean_up_and_nothing_else(outbox: RelayOptions):
+    """Somebody's SELECT … FOR UPDATE: the lease is renewed, the stream goes on, and the relay ends when told to."""
+    outbox = replace(outbox, lease_seconds=1.5)
+    with capture_logs() as logs:
+        with RelayThread(outbox), transaction(outbox, "inspector") as inspector:
+            emit(outbox, 1)
+            inspector.run("SELECT id FROM outbox FOR UPDATE")
+            until(lambda: said(logs, "clean-up waits"), "the cleaner gives the lock up and says so")
+            emit(outbox, 1)
+            until(lambda: stream_tail(outbox.stream) == 2, "the stream goes on")
+            assert status(outbox.database, outbox.table, outbox.stream).leader_alive
+        assert not said(logs, "trying again")

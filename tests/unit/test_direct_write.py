@@ -11,7 +11,7 @@ from stream_store.file import direct, disk
 
 
 @pytest.mark.parametrize("before_bytes", [0, 64, 4096, 4160, 100_032])
-@pytest.mark.parametrize("length", [2**20, 2**20 + 64, 3 * 2**20 + 4032, 17 * 2**20])
+@pytest.mark.parametrize("length", [2**20, 2**20 + 64, 3 * 2**20 + 4032, 17 * 2**20, 25 * 2**20])
 def test_a_large_write_between_small_ones_is_byte_exact(tmp_path: Path, before_bytes: int, length: int) -> None:
     before, large, after = os.urandom(before_bytes), os.urandom(length), os.urandom(192)
     fd = disk.create(tmp_path / "file")
