@@ -215,7 +215,7 @@ def test_a_lock_on_relayed_rows_delays_the_clean_up_and_nothing_else(outbox: Rel
     with capture_logs() as logs:
         with RelayThread(outbox), transaction(outbox, "inspector") as inspector:
             emit(outbox, 1)
-            inspector.run("SELECT id FROM outbox FOR UPDATE")
+            inspector.run("SELECT id FROM outbox WHERE id = 1 FOR UPDATE")
             until(lambda: said(logs, "clean-up waits"), "the cleaner gives the lock up and says so")
             emit(outbox, 1)
             until(lambda: stream_tail(outbox.stream) == 2, "the stream goes on")
