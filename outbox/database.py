@@ -136,10 +136,12 @@ class Session:
             try:
                 self.driver: Any = _CONNECT[url.dialect](url, application)
             except Exception as error:
-                if isinstance(error, OutboxError) or is_connection_error(error) or not is_driver_error(error):
+                if isinstance(error, OutboxError) or not is_driver_error(error):
+                    raise
+                if is_connection_error(error) and not is_refused_login(error):
                     raise
                 raise UsageError(
-                    f"{url} refuses the connection: {str(error).strip()}; look at the user, the password and the database's name"
+                    f"{url} refuses the connection: {one_line(error)}; look at the user, the password and the database's name"
                 ) from error
 
     def query(self, name: str, /, **parameters: Any) -> list[tuple[Any, ...]]:
@@ -219,8 +221,28 @@ class Session:
             raise
         except Exception as error:
             if is_connection_error(error):
-                raise DatabaseUnavailable(f"{self.url} does not answer: {str(error).strip()}") from error
+                raise DatabaseUnavailable(f"{self.url} does not answer: {one_line(error)}") from error
             raise
+
+
+def one_line(error: BaseException) -> str:
+    """An error's text without the line breaks and tabs that libpq writes for every address it tried."""
+    return " ".join(str(error).split())
+
+
+# libpq has no SQLSTATE for a login that failed (28000, 28P01, 3D000, 42501), only the server's text.
+_REFUSED_LOGIN = re.compile(
+    r"authentication failed|no password supplied|no pg_hba\.conf entry|pg_hba\.conf rejects connection"
+    r"|(?:role|database|user) \".*\" (?:does not exist|is not permitted to log in)|permission denied for database"
+)
+
+
+def is_refused_login(error: BaseException) -> bool:
+    """Whether PostgreSQL answered, and does not want this user, password or database."""
+    if type(error).__module__.split(".")[0] != "psycopg":
+        return False
+    state = getattr(error, "sqlstate", None)
+    return state[:2] == "28" or state == "3D000" if state else bool(_REFUSED_LOGIN.search(str(error)))
 
 
 def is_connection_error(error: BaseException) -> bool:
