@@ -79,12 +79,15 @@ def demo(database: str | None, folder: str, orders: int, kills: int, keep: bool,
 
 
 def _fresh_folder(folder: Path) -> Path:
-    if folder.exists() and any(folder.iterdir()):
-        if not (folder / MARK).exists():
-            raise UsageError(f"{folder} is not a folder of an earlier demo: choose another with --folder")
-        shutil.rmtree(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / MARK).touch()
+    try:
+        if folder.exists() and any(folder.iterdir()):
+            if not (folder / MARK).exists():
+                raise UsageError(f"{folder} is not a folder of an earlier demo: choose another with --folder")
+            shutil.rmtree(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / MARK).touch()
+    except OSError as error:
+        raise UsageError(f"--folder {folder} cannot be used: {error.strerror}; choose another") from None
     return folder.resolve()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import click
 from cli import flags, printing
 from cli.flux import refusal
 from cli.settings import load_one
-from outbox.errors import OutboxError, UsageError
+from outbox.errors import InvalidEvent, OutboxError, UsageError
 
 
 @click.command(
@@ -36,6 +37,9 @@ from outbox.errors import OutboxError, UsageError
 @click.option(
     "--header", "headers", metavar="NAME=VALUE", multiple=True, help="A CloudEvents extension attribute; repeatable."
 )
+@click.option(
+    "--max-data-bytes", type=click.IntRange(1), metavar="N", help="The largest data of the event; 1 MiB by default."
+)
 @flags.config
 @flags.as_json
 def emit(
@@ -46,6 +50,7 @@ def emit(
     data: str | None,
     content_type: str | None,
     headers: tuple[str, ...],
+    max_data_bytes: int | None,
     config: str | None,
     as_json: bool,
 ) -> None:
@@ -53,16 +58,19 @@ def emit(
     from outbox.connections import open_connection
     from outbox.database import Session, is_driver_error
     from outbox.outbox import Outbox
-    from outbox.row import Encoder
+    from outbox.row import DATA_BYTES_MAX, Encoder
 
     settings = load_one({"database": database, "name": outbox}, config)
     table = settings.table
     payload = None if data is None else _read(data)
     is_json = content_type is None or re.fullmatch(r"[^;]*[/+]json\s*(;.*)?", content_type, re.IGNORECASE)
-    row = Encoder().encode(
+    limit_bytes = max_data_bytes or DATA_BYTES_MAX
+    if payload is not None:
+        _check_size(payload, limit_bytes)
+    row = Encoder(limit_bytes).encode(
         event_type,
         subject,
-        data_json=_text(payload) if payload is not None and is_json else None,
+        data_json=_json_text(payload) if payload is not None and is_json else None,
         data_bytes=payload if payload is not None and not is_json else None,
         datacontenttype=content_type,
         headers=dict(_header(text) for text in headers),
@@ -92,11 +100,34 @@ def _read(data: str) -> bytes:
         raise UsageError(f"--data {data}: the file cannot be read: {error.strerror}") from None
 
 
-def _text(payload: bytes) -> str:
+def _check_size(payload: bytes, limit_bytes: int) -> None:
+    if len(payload) > limit_bytes:
+        raise InvalidEvent(
+            f"--data has {len(payload):,} bytes, the limit is {limit_bytes:,}: put it into an object store and emit "
+            "its address, or raise --max-data-bytes"
+        )
+
+
+def _json_text(payload: bytes) -> str:
+    """The text, when it is JSON. The encoder looks again, but speaks to programmers."""
     try:
-        return payload.decode()
+        text = payload.decode()
     except UnicodeDecodeError:
         raise UsageError("--data is not UTF-8: JSON is; for other data give its --content-type") from None
+    try:
+        # Numbers stay text: Python's int refuses 4300 digits.
+        json.loads(text, parse_constant=_refuse_constant, parse_int=str, parse_float=str)
+    except RecursionError:
+        raise InvalidEvent("--data is nested too deeply: make it flatter") from None
+    except ValueError as error:
+        raise InvalidEvent(
+            f"--data is not JSON: {error}; text needs its double quotes ('\"text\"'), other data its --content-type"
+        ) from None
+    return text
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON number")
 
 
 def _header(text: str) -> tuple[str, str]:

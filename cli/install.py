@@ -9,9 +9,15 @@ import click
 
 from cli import flags, printing
 from cli.settings import load_one
+from outbox.errors import SchemaError
 
 if TYPE_CHECKING:
     from cli.settings import OutboxSettings
+
+
+_only_print = click.option(
+    "--print", "only_print", is_flag=True, help="Print the SQL for the database's own client; change nothing."
+)
 
 
 @click.command(
@@ -26,9 +32,7 @@ if TYPE_CHECKING:
 @flags.database
 @flags.outbox
 @flags.setting("source", "URI", "The events' CloudEvents source; /NAME by default. It never changes afterwards.")
-@click.option(
-    "--print", "only_print", is_flag=True, help="Print the SQL for the database's own client; change nothing."
-)
+@_only_print
 @click.option("--grant-writer", metavar="ROLE", multiple=True, help="Let this role emit: INSERT and nothing else.")
 @click.option("--grant-relay", metavar="ROLE", multiple=True, help="Let this role run the relay.")
 @flags.config
@@ -97,18 +101,25 @@ def _print_script(settings: OutboxSettings, writers: tuple[str, ...], relays: tu
 
 @click.command(
     short_help="Bring an older out table up to date.",
-    epilog=flags.examples("outbox upgrade --database postgresql://owner@db/shop"),
+    epilog=flags.examples(
+        "outbox upgrade --database postgresql://owner@db/shop",
+        "outbox upgrade --database postgresql://owner@db/shop --print | less     # look first, or hand it to a DBA",
+    ),
 )
 @flags.database
 @flags.outbox
+@_only_print
 @flags.config
 @flags.as_json
-def upgrade(database: str | None, outbox: str | None, config: str | None, as_json: bool) -> None:
+def upgrade(database: str | None, outbox: str | None, only_print: bool, config: str | None, as_json: bool) -> None:
     """Apply the migrations that an out table of an older version lacks. Safe to run again."""
     from outbox import schema
 
     settings = load_one({"database": database, "name": outbox}, config)
     table = settings.table
+    if only_print:
+        _print_upgrade(settings)
+        return
     applied = schema.upgrade(settings.database, table)
     if as_json:
         printing.print_json({"outbox": str(table), "applied": applied})
@@ -116,26 +127,56 @@ def upgrade(database: str | None, outbox: str | None, config: str | None, as_jso
         printing.say(f"{table}: applied {', '.join(applied)}" if applied else f"{table} is up to date")
 
 
+def _print_upgrade(settings: OutboxSettings) -> None:
+    """What is missing depends on what is installed, so this looks at the database."""
+    from outbox import schema
+    from outbox.database import Session
+    from outbox.info import SCHEMA_VERSION
+
+    url, table = settings.database, settings.table
+    with Session(url, table, application="outbox upgrade") as session:
+        rows = session.query("identity") if session.value("installed") else []
+    if not rows:
+        raise SchemaError(f"there is no out table {table} in {url}: run `outbox init`")
+    version = int(rows[0][0])
+    if version == SCHEMA_VERSION:
+        printing.say(f"{table} is up to date")
+    else:
+        click.echo(schema.render_upgrade(url.dialect, table, installed_version=version), nl=False)
+
+
 @click.command(
     short_help="Drop the out table.",
-    epilog=flags.examples("outbox uninstall --database postgresql://owner@db/shop"),
+    epilog=flags.examples(
+        "outbox uninstall --database postgresql://owner@db/shop",
+        "outbox uninstall --database postgresql://owner@db/shop --print     # for a DBA; it asks no questions",
+    ),
 )
 @flags.database
 @flags.outbox
 @click.option(
     "--force", is_flag=True, help="Also while a relay is at work or rows are not in the stream yet: they are lost."
 )
+@_only_print
 @flags.config
 @flags.as_json
-def uninstall(database: str | None, outbox: str | None, force: bool, config: str | None, as_json: bool) -> None:
+def uninstall(
+    database: str | None, outbox: str | None, force: bool, only_print: bool, config: str | None, as_json: bool
+) -> None:
     """Drop the out table and its companions; the stream stays.
 
-    Refused while rows are not in the stream yet, or while a relay is at work.
+    Refused while rows are not in the stream yet, or while a relay is at work; the script that
+    --print shows does not look for either.
     """
     from outbox import schema
+    from outbox.queries import block, statements
 
     settings = load_one({"database": database, "name": outbox}, config)
     table = settings.table
+    if only_print:
+        dialect = settings.new_database.dialect
+        click.echo(schema.as_script(dialect, table, statements(block(dialect, "uninstall", table))), nl=False)
+        return
     schema.uninstall(settings.database, table, force=force)
     if as_json:
         printing.print_json({"outbox": str(table), "uninstalled": True})

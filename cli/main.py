@@ -120,15 +120,40 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         from outbox.database import is_connection_error
 
-        printing.print_error(error, f"{type(error).__name__}: {error}")
+        printing.print_error(error, _explain(error))
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _forget_output()
         return Transient.exit_code if is_connection_error(error) else 1
+
+
+def _explain(error: Exception) -> str:
+    """What happened, for a person, of an error that nobody has put into words before."""
+    from outbox.database import is_driver_error, is_refusal, one_line
+
+    if is_refusal(error):
+        return (
+            f"the database refuses this: {one_line(error)}; run `outbox check` as this role; "
+            "`outbox init --grant-relay ROLE` grants what it needs"
+        )
+    if is_driver_error(error):
+        return f"the database answers with an error: {one_line(error)}; `outbox check` may say why"
+    if isinstance(error, OSError) and error.strerror:
+        place = error.filename if error.filename is not None else "the output, or a file in use,"
+        return f"{place} cannot be read or written: {error.strerror}"
+    return f"{type(error).__name__}: {error}"
 
 
 def _leave_quietly() -> int:
     """Whoever read our output has seen enough."""
+    _forget_output()
+    return 1
+
+
+def _forget_output() -> None:
     # Python flushes stdout once more at its end, and would complain then.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 1
 
 
 if __name__ == "__main__":

@@ -124,7 +124,9 @@ def print_error(error: BaseException, message: str) -> None:
     if os.environ.get("OUTBOX_DEBUG", "0") not in ("", "0"):
         for line in traceback.format_exception(error):
             click.echo(redacted(line), err=True, nl=False)
-    click.echo("error: " + "\n".join(printable(redacted(line)) for line in message.splitlines()), err=True)
+    # Lines that a driver has indented belong to the one before.
+    lines = re.sub(r"\s*\n\s+", " ", message.replace("\t", " ")).splitlines()
+    click.echo("error: " + "\n".join(printable(redacted(line)) for line in lines), err=True)
 
 
 def printable(text: str) -> str:

@@ -44,6 +44,7 @@ def rebase(
 
     settings = load_one({"database": database, "stream": stream, "name": outbox}, config)
     place = (settings.database, settings.table, settings.stream)
+    settings.require_installed()
     steps = way.plan(*place)
     if not dry_run and steps and not yes:
         if as_json or not sys.stdin.isatty():

@@ -64,6 +64,14 @@ class OutboxSettings:
         keep_secret(url)
         return url
 
+    def require_installed(self) -> None:
+        """Refuse, with the command to run, where there is no out table of this version."""
+        from outbox.database import Session
+        from outbox.info import read_info
+
+        with Session(self.database, self.table) as session:
+            read_info(session)
+
     @property
     def stream(self) -> str:
         return self._required("stream", "URL", str)
@@ -80,7 +88,7 @@ class OutboxSettings:
         return str(self.given[key].value) if key in self.given else None
 
     def relay_options(self) -> RelayOptions:
-        from connector.options import DeleteAfter, RelayOptions, parse_duration_seconds, parse_on_blocker
+        from connector.options import DeleteAfter, RelayOptions, parse_on_blocker
 
         default = RelayOptions(self.database, self.table, self.stream)
         return RelayOptions(
@@ -91,8 +99,8 @@ class OutboxSettings:
             terminate_blocker_after_seconds=self._parsed("on_blocker", parse_on_blocker, None),
             fence=self._parsed("fence", _fence, default.fence),
             batch_rows=self._parsed("batch_rows", _positive, default.batch_rows),
-            idle_poll_seconds=self._parsed("idle_poll", parse_duration_seconds, default.idle_poll_seconds),
-            lease_seconds=self._parsed("lease", parse_duration_seconds, default.lease_seconds),
+            idle_poll_seconds=self._parsed("idle_poll", _at_least("1ms"), default.idle_poll_seconds),
+            lease_seconds=self._parsed("lease", _at_least("500ms"), default.lease_seconds),
         )
 
     def _required(self, key: str, what: str, parse: Callable[[str], Value]) -> Value:
@@ -189,6 +197,20 @@ def _positive(text: str) -> int:
     if not text.strip().isdecimal() or int(text) < 1:
         raise UsageError(f"{text!r} is not a whole number above 0")
     return int(text)
+
+
+def _at_least(shortest: str) -> Callable[[str], float]:
+    """A parser of durations that are not shorter than this one."""
+
+    def parse(text: str) -> float:
+        from connector.options import parse_duration_seconds
+
+        seconds = parse_duration_seconds(text)
+        if seconds < parse_duration_seconds(shortest):
+            raise UsageError(f"{text!r} is too short: the least is {shortest}")
+        return seconds
+
+    return parse
 
 
 def _fence(text: str) -> str:

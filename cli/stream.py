@@ -8,7 +8,7 @@ import click
 
 from cli import flags, printing
 from cli.settings import load_one
-from outbox.errors import CheckFailed
+from outbox.errors import CheckFailed, OutboxError
 
 
 @click.group(short_help="Look at a stream by itself.")
@@ -66,7 +66,13 @@ def check(ctx: click.Context, stream: str | None, outbox: str | None, config: st
     from stream_store import check as check_stream
 
     settings = load_one({"stream": stream, "name": outbox}, config)
-    found = check_stream(settings.stream)
+    try:
+        found = check_stream(settings.stream)
+    except OSError as error:
+        place = error.filename or f"a file of {settings.stream}"
+        raise OutboxError(
+            f"{place} cannot be read: {error.strerror}; run this as the relay's user, or look at the disk"
+        ) from error
     if as_json:
         printing.print_json(found)
     else:

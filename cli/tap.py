@@ -17,7 +17,7 @@ import click
 
 from cli import flags, printing
 from cli.settings import load_one
-from outbox.errors import StreamMissing, UsageError
+from outbox.errors import OutboxError, StreamMissing, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -123,6 +123,10 @@ def _open(url: str, follow: bool, stop: threading.Event) -> Stream:
 
 def _range(stream: Stream, start: str, end: str | None, *, follow: bool) -> tuple[int, int | None]:
     """`after` and `through` of a read that begins and ends where the flags say."""
+    if start not in ("earliest", "latest") and end is not None:
+        first, last = parse_place(start, "--from"), parse_place(end, "--to")
+        if isinstance(first, int) == isinstance(last, int) and first > last:  # type: ignore[operator]
+            raise UsageError(f"--from {start} --to {end} ends before it begins: swap them")
     if start == "earliest":
         after = stream.info().trimmed_through
     elif start == "latest":
@@ -229,6 +233,9 @@ class Sink:
                     raise
                 self.forget()
                 self._file = self._open()
+            except OSError as error:
+                self.forget()
+                raise OutboxError(f"{self._path or 'stdout'} cannot be written: {error.strerror}") from error
             else:
                 return
 

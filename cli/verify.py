@@ -48,6 +48,7 @@ def verify(
     from connector.verify import verify as prove
 
     settings = load_one({"database": database, "stream": stream, "name": outbox}, config)
+    settings.require_installed()
     with _progress(shown=sys.stderr.isatty()) as progress:
         found = prove(settings.database, settings.table, settings.stream, progress)
     if as_json:

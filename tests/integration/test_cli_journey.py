@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import urllib.parse
 from typing import TYPE_CHECKING
+
+import pytest
 
 from tests.program import report, run, succeed
 
@@ -215,3 +218,79 @@ def test_one_process_relays_every_outbox_of_the_file(tmp_path: Path) -> None:
         assert report("verify", "--outbox", name, cwd=tmp_path)["ok"] is True
     ambiguous = run("status", cwd=tmp_path)
     assert (ambiguous.returncode, "2 outboxes (a, b): choose one by --outbox" in ambiguous.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("command", ["verify", "rebase", "status", "relay"])
+def test_a_missing_out_table_is_answered_with_the_command_to_run(
+    command: str, database_url: str, stream_url: str, tmp_path: Path
+) -> None:
+    succeed("init", "--database", database_url, cwd=tmp_path)
+    done = run(command, "--database", database_url, "--stream", stream_url, "--outbox", "nobox", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "there is no out table nobox" in done.stderr
+    assert "run `outbox init" in done.stderr
+
+
+@pytest.mark.parametrize("server", ["postgresql", "mariadb"])
+def test_a_wrong_name_of_the_database_is_a_usage_error_not_a_restart(
+    server: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    url = request.getfixturevalue(f"{server}_url")
+    before, _, rest = url.rpartition("/")
+    query = rest[rest.index("?") :] if "?" in rest else ""
+    done = run("status", "--database", f"{before}/nowhere{query}", cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert "look at the user, the password and the database's name" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_wrong_user_is_a_usage_error_on_postgresql(postgresql_url: str, tmp_path: Path) -> None:
+    parts = urllib.parse.urlsplit(postgresql_url)
+    url = parts._replace(netloc="nobody:s3cret@" + parts.netloc.rpartition("@")[2]).geturl()
+    done = run("status", "--database", url, cwd=tmp_path)
+    assert (done.returncode, "refuses the connection" in done.stderr) == (2, True), done.stderr
+    assert "s3cret" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["status", "verify", "rebase", "relay"])
+def test_a_missing_privilege_is_answered_with_the_next_step(
+    command: str, postgresql_url: str, stream_url: str, tmp_path: Path
+) -> None:
+    import psycopg
+
+    role = f"poor_{tmp_path.name.replace('-', '_')}"[:60]
+    with psycopg.connect(postgresql_url.replace("+psycopg", ""), autocommit=True) as connection:
+        connection.execute(f'CREATE ROLE "{role}" LOGIN')  # type: ignore[arg-type]
+    succeed("init", "--database", postgresql_url, cwd=tmp_path)
+    parts = urllib.parse.urlsplit(postgresql_url)
+    url = parts._replace(netloc=f"{role}@" + parts.netloc.rpartition("@")[2]).geturl()
+    done = run(command, "--database", url, "--stream", stream_url, cwd=tmp_path)
+    assert done.returncode in (1, 4), done.stderr
+    assert "`outbox check`" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_upgrade_and_uninstall_print_their_scripts_and_change_nothing(database_url: str, tmp_path: Path) -> None:
+    at = {"OUTBOX_DATABASE_URL": database_url, "cwd": tmp_path}
+    succeed("init", **at)
+    done = run("upgrade", "--print", **at)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "outbox is up to date\n")
+    assert "DROP TABLE" in succeed("uninstall", "--print", **at)
+    assert report("status", **at)["outbox"] == "outbox"
+    missing = run("upgrade", "--print", "--outbox", "nobox", **at)
+    assert (missing.returncode, "run `outbox init`" in missing.stderr) == (1, True)
+
+
+def test_a_segment_that_cannot_be_read_is_named_in_one_line(sqlite_url: str, stream_url: str, tmp_path: Path) -> None:
+    at = {"OUTBOX_DATABASE_URL": sqlite_url, "OUTBOX_STREAM": stream_url, "cwd": tmp_path}
+    succeed("init", **at)
+    succeed("emit", "--type", "a", **at)
+    succeed("relay", "--once", **at)
+    (segment,) = (tmp_path / "stream").glob("*.log")
+    segment.unlink()
+    # Nobody can read a folder as a file, not even root.
+    segment.mkdir()
+    done = run("stream", "check", **at)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"error: a file of {stream_url} cannot be read: Is a directory")
+    assert len(done.stderr.splitlines()) == 1

@@ -281,3 +281,25 @@ def test_a_recorded_loss_shows_in_the_chain(stream: Stream, stream_url: str) -> 
     stream.append(batch(15, 16))
     last = json.loads(succeed("tap", "--stream", stream_url).splitlines()[-1])
     assert (last["previd"], last["id"]) == ("15", "16")
+
+
+@pytest.mark.parametrize("places", [("2", "1"), ("2026-03-01T12:00:02Z", "2026-03-01T12:00:01Z")])
+def test_a_range_that_ends_before_it_begins_is_a_usage_error(
+    stream: Stream, stream_url: str, places: tuple[str, str]
+) -> None:
+    refused = run("tap", "--stream", stream_url, "--from", places[0], "--to", places[1])
+    assert (refused.returncode, "ends before it begins" in refused.stderr) == (2, True)
+
+
+def test_a_full_disk_is_named_in_one_line(stream: Stream, stream_url: str) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            command("tap", "--stream", stream_url),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env=environment(),
+            timeout=TIMEOUT_SECONDS,
+            check=False,
+        )
+    assert done.stderr == b"error: stdout cannot be written: No space left on device\n"
+    assert done.returncode == 1

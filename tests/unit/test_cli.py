@@ -26,7 +26,7 @@ ALL = [*COMMANDS, *ALIASES, "stream info", "stream check"]
 # Fixed words: scripts rely on them (DESIGN.md, section 9).
 WORDS = {
     "init": ["--database", "--outbox", "--source", "--print", "--grant-writer", "--grant-relay", "--json"],
-    "upgrade": ["--database", "--outbox", "--json"],
+    "upgrade": ["--database", "--outbox", "--print", "--json"],
     "check": ["--database", "--stream", "--outbox", "--json"],
     "doctor": ["--database", "--stream", "--outbox", "--json"],
     "relay": [
@@ -112,6 +112,12 @@ def test_version() -> None:
         (["emit", "--database", "sqlite:///x.db", "--type", "t", "--data", "@none"], "the file cannot be read"),
         (["flux", "--database", "sqlite:///x.db", "none.jsonl"], "none.jsonl cannot be read: No such file"),
         (["flux", "--batch", "0"], "0 is not in the range x>=1"),
+        (["relay", "--database", "sqlite:///x.db", "--stream", "file:x", "--lease", "0s"], "--lease: '0s' is too short: the least is 500ms"),
+        (["relay", "--database", "sqlite:///x.db", "--stream", "file:x", "--idle-poll", "0s"], "the least is 1ms"),
+        (["relay", "--database", "sqlite:///x.db", "--stream", "file:x", "--batch-rows", "0"], "'0' is not a whole number above 0"),
+        (["demo", "--kills", "-1"], "-1 is not in the range x>=0"),
+        (["demo", "--orders", "-5"], "-5 is not in the range x>=1"),
+        (["demo", "--folder", "/proc/x"], "error: --folder /proc/x cannot be used: No such file"),
         (["check", "--config", "none.toml"], "there is no file none.toml"),
     ],
 )  # fmt: skip
@@ -126,7 +132,9 @@ def test_a_usage_error_exits_with_2(arguments: list[str], message: str, tmp_path
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["emit", "--database", "sqlite:///x.db", "--type", "t", "--data", "{"], 1, "error: data_json is not JSON"),
+        (["emit", "--database", "sqlite:///x.db", "--type", "t", "--data", "{"], 1, "error: --data is not JSON"),
+        (["emit", "--database", "sqlite:///x.db", "--type", "t", "--data", "NaN"], 1, "NaN is no JSON number"),
+        (["emit", "--database", "sqlite:///x.db", "--type", "t", "--data", "123", "--max-data-bytes", "2"], 1, "raise --max-data-bytes"),
         (["emit", "--database", "sqlite:///x.db", "--type", ""], 1, "error: type has 0 characters"),
         (["emit", "--database", "sqlite:///x.db", "--type", "t"], 1, "Is outbox installed (`outbox init`)"),
         (["status", "--database", "sqlite:///x.db"], 1, "error: there is no out table outbox"),
@@ -172,6 +180,11 @@ def test_every_error_of_the_tree_has_its_exit_code() -> None:
         "Terminal": 4,
         "Transient": 75,
     }
+
+
+def test_an_indented_line_of_a_driver_belongs_to_the_one_before(capsys: pytest.CaptureFixture[str]) -> None:
+    printing.print_error(ValueError(), "no answer\n\tIs the server running?\nnothing was committed")
+    assert capsys.readouterr().err == "error: no answer Is the server running?\nnothing was committed\n"
 
 
 def test_printed_texts_cannot_steer_a_terminal() -> None:
