@@ -294,3 +294,46 @@ def test_a_segment_that_cannot_be_read_is_named_in_one_line(sqlite_url: str, str
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(f"error: a file of {stream_url} cannot be read: Is a directory")
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_wrong_password_is_a_usage_error_on_postgresql(tmp_path: Path) -> None:
+    import psycopg
+
+    from tests.servers.postgresql import PostgresServer
+
+    # A server of its own: the shared one trusts everybody.
+    server = PostgresServer()
+    rules = server.data / "pg_hba.conf"
+    rules.write_text("host all careful 127.0.0.1/32 scram-sha-256\n" + rules.read_text())
+    try:
+        server.start()
+        with psycopg.connect(server.url(), autocommit=True) as connection:
+            connection.execute("CREATE ROLE careful LOGIN PASSWORD 'right1'")
+        for user in ("careful", "careful:s3cret"):
+            done = run("status", "--database", server.url(user=user), cwd=tmp_path)
+            assert (done.returncode, "refuses the connection" in done.stderr) == (2, True), done.stderr
+            assert "s3cret" not in done.stderr
+        assert run("status", "--database", server.url(user="careful:right1"), cwd=tmp_path).returncode == 1
+    finally:
+        server.destroy()
+
+
+@pytest.mark.parametrize("command", ["status", "verify", "rebase"])
+def test_a_missing_privilege_is_answered_with_the_next_step_on_mariadb(
+    command: str, mariadb_url: str, stream_url: str, tmp_path: Path
+) -> None:
+    from outbox.database import DatabaseUrl, Session
+    from outbox.names import OutTable
+
+    succeed("init", "--database", mariadb_url, cwd=tmp_path)
+    admin = DatabaseUrl.parse(mariadb_url)
+    user = f"poor_{command}"
+    with Session(admin, OutTable()) as session:
+        session.run(f"CREATE OR REPLACE USER {user}")
+        session.run(f"GRANT INSERT ON `{admin.database}`.outbox TO {user}")
+        session.run(f"GRANT INSERT ON `{admin.database}`.outbox_info TO {user}")
+    url = admin.parts._replace(netloc=f"{user}@" + admin.parts.netloc.rpartition("@")[2]).geturl()
+    done = run(command, "--database", url, "--stream", stream_url, cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert "run `outbox check` as this role; `outbox init --grant-relay ROLE`" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
