@@ -46,6 +46,7 @@ class Relay:
         self._log = log.bind(outbox=str(options.table))
         # What the lease tells the lag view.
         self._relayed_through = 0
+        self.has_led = False
 
     def run(self) -> None:
         """Stand by until the lease is ours, then lead until told to stop."""
@@ -96,6 +97,7 @@ class Relay:
             cleaner = Cleaner(session, self._options.delete_after, stream.materialized_through)
             started = start(source, stream, session, self._options.batch_rows, cleaner.take)
             self._relayed_through = started.tail
+            self.has_led = True
             self._log.info("leading", tail=started.tail, stream=stream.url, leader=lease.leader)
             appender = Appender(stream, cleaner.take, self._note)
             follower = Follower(self._options, source, started, self._log)

@@ -12,7 +12,7 @@ import tenacity
 
 from connector.relay import Relay
 from outbox.database import is_connection_error, is_refusal
-from outbox.errors import OutboxError, Transient, Unsupported
+from outbox.errors import DatabaseUnavailable, OutboxError, Transient, Unsupported, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,11 +55,19 @@ class _Tries:
         self._stop = stop
         self._once = once
         self._in_a_row = 0
+        self._has_led = False
 
     def run(self) -> None:
         started = time.monotonic()
+        relay = Relay(self._options, self._stop, once=self._once)
         try:
-            Relay(self._options, self._stop, once=self._once).run()
+            relay.run()
+        except UsageError as error:
+            # At first the user, the password or the database's name is wrong. Later somebody is
+            # restoring the database or changing the password, and is not done yet.
+            if not (self._has_led or relay.has_led):
+                raise
+            raise DatabaseUnavailable(str(error)) from error
         except Exception as error:
             if not is_refusal(error):
                 raise
@@ -68,6 +76,7 @@ class _Tries:
                 "A privilege is missing, a policy hides rows, or it is a replica; `outbox check` says which"
             ) from error
         finally:
+            self._has_led |= relay.has_led
             went_well = time.monotonic() - started > RETRY_RESET_SECONDS
             self._in_a_row = 1 if went_well else self._in_a_row + 1
 

@@ -89,6 +89,27 @@ def test_connections_lost_again_and_again_under_load_lose_and_double_nothing(ser
     case.assert_exactly_once()
 
 
+def test_relay_waits_for_a_database_that_is_away_under_its_name(postgresql_case: OutboxCase) -> None:
+    """As during a restore. A relay that never got in is told at once that the name is wrong."""
+    case, name = postgresql_case, postgresql_case.database.database
+    admin = case.url.rsplit("/", 1)[0] + "/postgres"
+    case.write(4)
+    with running(case.orders(once=False)) as relay, psycopg.connect(admin, autocommit=True) as administrator:
+        until(lambda: case.deleted_through() == max(case.committed), relay.said)
+        administrator.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')
+        administrator.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name,))
+        administrator.execute(f'ALTER DATABASE "{name}" RENAME TO "{name}_away"')
+        until(lambda: relay.said().count("does not exist") > 1, relay.said)
+        assert relay.exit_code is None
+        assert case.relay_once() == 2
+        administrator.execute(f'ALTER DATABASE "{name}_away" RENAME TO "{name}"')
+        administrator.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true')
+        case.write(4)
+        until(lambda: case.deleted_through() == max(case.committed), relay.said)
+        assert relay.stop() == 0, relay.said()
+    case.assert_exactly_once()
+
+
 def test_read_whose_connection_is_lost_midway_is_an_error_not_a_short_read(server_case: OutboxCase) -> None:
     """A driver that took the end of a connection for the end of the rows would make events of none."""
     case, rows = server_case, 16_000
