@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.servers import mariadb, postgresql
+
+# A shell that starts us in the background has SIGINT ignored, and what is ignored stays so in
+# the programs that the tests start: those that interrupt one would wait for ever.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 DATABASES = ["postgresql", "mariadb", "mysql", "sqlite"]
 
