@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from tests.crash.outbox_case import OutboxCase
 
 KILLED = -9
+# The next relay waits for as long as the dead one's lease.
+SHORT_LEASE_SECONDS = 0.2
 
 # The relay's way, in its order.
 STEPS = [
@@ -114,7 +116,7 @@ def test_relay_killed_while_it_holds_writers_off_leaves_them_free(mariadb_case: 
 
 def kill_and_go_on(case: OutboxCase, at: At, **changes: Any) -> None:
     case.write(10)
-    with running(case.orders(at, **changes)) as relay:
+    with running(case.orders(at, lease_seconds=SHORT_LEASE_SECONDS, **changes)) as relay:
         assert relay.wait() == KILLED, relay.said()
     case.write(2)
     assert case.relay_once(**changes) == 0
@@ -143,10 +145,11 @@ def test_relay_of_a_server_killed_while_it_rolls_a_segment_loses_and_doubles_not
 def test_relay_killed_while_it_takes_over_loses_and_doubles_nothing(case: OutboxCase, at: At) -> None:
     case.write(10)
     # Killed when everything is appended and nothing deleted: the next one has several batches to offer again.
-    with running(case.orders(At("lease.release", "before"), delete_after=NEVER)) as first:
+    first_orders = case.orders(At("lease.release", "before"), delete_after=NEVER, lease_seconds=SHORT_LEASE_SECONDS)
+    with running(first_orders) as first:
         assert first.wait() == KILLED, first.said()
     assert case.tail() == max(case.committed) > case.deleted_through() == 0
-    with running(case.orders(at)) as second:
+    with running(case.orders(at, lease_seconds=SHORT_LEASE_SECONDS)) as second:
         assert second.wait() == KILLED, second.said()
     case.write(2)
     assert case.relay_once() == 0
@@ -158,7 +161,7 @@ def test_relay_killed_again_and_again_while_events_come_loses_and_doubles_nothin
     chance = random.Random(7)
     case.stream += "?segment_bytes=4096"
     with case.writing():
-        for _ in range(12):
+        for _ in range(8):
             with running(case.orders(once=False)) as relay:
                 time.sleep(LEASE_SECONDS + chance.random() / 2)
                 relay.kill()
