@@ -310,7 +310,15 @@ def test_odd_names_go_through_the_whole_chain(database_url: str, tmp_path: str):
 IMPOSSIBLE_TIMES = {
     "postgresql": ["infinity", "-infinity", "294276-01-01 00:00:00Z", "4713-01-01 00:00:00 BC"],
     "mysql": ["0000-00-00", "2026-00-00", "2026-02-00"],
-    "sqlite": ["infinity", "2026-13-01T00:00:00Z", "10000-01-01T00:00:00Z"],
+    "sqlite": [
+        "infinity",
+        "2026-13-01T00:00:00Z",
+        "10000-01-01T00:00:00Z",
+        "2026-02-30T12:00:00Z",
+        "2026-01-01T24:00:00Z",
+        "2026-01-01T00:00:00.1234567Z",
+        "2026-01-01T00:00:00 Z",
+    ],
 }
 
 
