@@ -63,7 +63,7 @@ _SQLITE_CHECKS = (
     "typeof(datacontenttype) IN ('text', 'null')",
     "headers IS NULL OR (typeof(headers) = 'text' AND json_valid(headers))",
     "time GLOB '[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]T[0-9][0-9]:[0-9][0-9]:[0-9][0-9]*Z' "
-    "AND strftime('%Y-%m-%dT%H:%M:%S', time) IS substr(time, 1, 19) "
+    "AND strftime('%Y-%m-%dT%H:%M:%S', substr(time, 1, 19), '+0 days') IS substr(time, 1, 19) "
     "AND (length(time) = 20 OR length(time) BETWEEN 22 AND 27 AND substr(time, 20, 1) = '.' "
     "AND substr(time, 21, length(time) - 21) NOT GLOB '*[^0-9]*')",
 )

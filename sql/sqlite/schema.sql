@@ -30,7 +30,7 @@ CREATE TABLE IF NOT EXISTS {table} (
     -- RFC 3339 in UTC, to the microsecond where the writer gives it. Not 30 February, not 24:00.
     time            text NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))
                     CHECK (time GLOB '[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]T[0-9][0-9]:[0-9][0-9]:[0-9][0-9]*Z'
-                           AND strftime('%Y-%m-%dT%H:%M:%S', time) IS substr(time, 1, 19)
+                           AND strftime('%Y-%m-%dT%H:%M:%S', substr(time, 1, 19), '+0 days') IS substr(time, 1, 19)
                            AND (length(time) = 20 OR length(time) BETWEEN 22 AND 27 AND substr(time, 20, 1) = '.'
                                 AND substr(time, 21, length(time) - 21) NOT GLOB '*[^0-9]*')),
     CHECK (data IS NULL OR data_bytes IS NULL)
