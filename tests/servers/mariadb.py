@@ -39,6 +39,8 @@ class MariaDbServer:
                 "mariadb-install-db",
                 "--no-defaults",
                 f"--datadir={self.data}",
+                # Its own: a server that starts removes what looks like temporary tables there.
+                f"--tmpdir={self.folder}",
                 "--skip-test-db",
                 "--auth-root-authentication-method=normal",
                 *([f"--user={user}"] if user else []),
@@ -55,6 +57,7 @@ class MariaDbServer:
                 self.program,
                 "--no-defaults",
                 f"--datadir={self.data}",
+                f"--tmpdir={self.folder}",
                 f"--port={self.port}",
                 f"--socket={self.socket}",
                 f"--pid-file={self.folder / 'pid'}",
