@@ -7,6 +7,7 @@ which is six times faster and opens a connection for each read.
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import time
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,8 @@ ID_MAX = 2**63 - 1
 BULK_ROWS_MIN = 2_000
 # PyMySQL makes Python objects: it never reads more rows than this at once.
 SMALL_ROWS_MAX = 5_000
+# How long to read by PyMySQL after connectorx failed: it does not say whether it ever can.
+BULK_PAUSE_SECONDS = 60.0
 # How long to hope that the writers' own commits flush the redo log before we ask for it, and
 # how long to sleep between looks when the server flushes it by its own clock only.
 FLUSH_PATIENCE_SECONDS = 0.002
@@ -54,7 +57,7 @@ class MysqlSource:
         self._lists_holders = True
         self._may_flush = True
         # connectorx is told of nothing but the address: sockets and certificates are PyMySQL's.
-        self._reads_bulk = not options.database.options
+        self._bulk_from = math.inf if options.database.options else 0.0
         self._server = 0
         self._drawn = 0
         self._size = ReadSize()
@@ -159,7 +162,7 @@ class MysqlSource:
         last = ID_MAX if through is None else through
         to_come = min(last, max(self._drawn, after)) - after
         limit_rows = self._size.rows_within(self.session, after, last, min(limit_rows, max(to_come, 1)))
-        if limit_rows >= BULK_ROWS_MIN and self._reads_bulk:
+        if limit_rows >= BULK_ROWS_MIN and time.monotonic() >= self._bulk_from:
             parts = self._read_bulk(after, last, limit_rows)
         else:
             parts = self._read_small(after, last, min(limit_rows, SMALL_ROWS_MAX))
@@ -192,7 +195,7 @@ class MysqlSource:
         except Exception as error:  # connectorx raises RuntimeError for everything
             # The session still works, or its error says what is wrong: rather slow than stuck.
             log.warning("reading by PyMySQL, connectorx cannot", reason=redact(str(error)))
-            self._reads_bulk = False
+            self._bulk_from = time.monotonic() + BULK_PAUSE_SECONDS
             yield from self._read_small(after, through, min(limit_rows, SMALL_ROWS_MAX))
             return
         for part in table.to_batches():

@@ -141,10 +141,10 @@ class Disk:
         """Names and inodes; each inode gets a second name, so that it is not given to another file."""
         names = {}
         for path in self.folder.iterdir():
-            with suppress(FileNotFoundError, FileExistsError):  # renamed by another thread; linked before
+            with suppress(FileNotFoundError):  # renamed by another thread
                 inode = path.stat().st_ino
-                os.link(path, self.shadow / f"keep-{inode}")
-            if (self.shadow / f"keep-{inode}").exists():
+                with suppress(FileExistsError):  # linked before
+                    os.link(path, self.shadow / f"keep-{inode}")
                 names[path.name] = inode
         return names
 
