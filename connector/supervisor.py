@@ -11,7 +11,7 @@ import structlog
 import tenacity
 
 from connector.relay import Relay
-from outbox.database import is_connection_error, is_refusal
+from outbox.database import is_connection_error, is_refusal, one_line
 from outbox.errors import DatabaseUnavailable, OutboxError, Transient, Unsupported, UsageError
 
 if TYPE_CHECKING:
@@ -72,8 +72,9 @@ class _Tries:
             if not is_refusal(error):
                 raise
             raise Unsupported(
-                f"{self._options.database} refuses a statement of the relay: {str(error).strip()}. "
-                "A privilege is missing, a policy hides rows, or it is a replica; `outbox check` says which"
+                f"{self._options.database} refuses a statement of the relay: {one_line(error)}. A privilege is missing "
+                "(the table's owner grants it by `outbox init --grant-relay ROLE`), a policy hides rows, or it is a "
+                "replica: `outbox check` as the relay's role says which"
             ) from error
         finally:
             self._has_led |= relay.has_led
