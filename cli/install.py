@@ -138,11 +138,12 @@ def _print_upgrade(settings: OutboxSettings) -> None:
         rows = session.query("identity") if session.value("installed") else []
     if not rows:
         raise SchemaError(f"there is no out table {table} in {url}: run `outbox init`")
-    version = int(rows[0][0])
+    version, source = int(rows[0][0]), str(rows[0][2])
     if version == SCHEMA_VERSION:
         printing.say(f"{table} is up to date")
     else:
-        click.echo(schema.render_upgrade(url.dialect, table, installed_version=version), nl=False)
+        script = schema.render_upgrade(url.dialect, table, installed_version=version, source=source)
+        click.echo(script, nl=False)
 
 
 @click.command(

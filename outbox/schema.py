@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from outbox.database import DatabaseUrl
     from outbox.names import OutTable
+    from outbox.queries import Migration
 
 EVENT_COLUMNS = frozenset({"id", "type", "subject", "data", "data_bytes", "datacontenttype", "headers", "time"})
 INFO_COLUMNS = frozenset({"one_row", "schema_version", "source", "outbox_id", "stream_id", "deleted_through"})
@@ -97,20 +98,18 @@ def upgrade(url: DatabaseUrl, table: OutTable) -> list[str]:
         for migration in migrations(url.dialect):
             if migration.number <= installed.version:
                 continue
-            for statement in statements(
-                fill(migration.script, url.dialect, table, source_literal=literal(installed.source))
-            ):
+            for statement in _step(migration, url.dialect, table, installed.source):
                 _run_once(session, statement)
             done.append(migration.name)
         return done
 
 
-def render_upgrade(dialect: str, table: OutTable, *, installed_version: int) -> str:
-    """The script that leads from `installed_version` to the current one."""
+def render_upgrade(dialect: str, table: OutTable, *, installed_version: int, source: str) -> str:
+    """The script that leads from `installed_version` of an outbox with `source` to the current one."""
     if not 1 <= installed_version <= SCHEMA_VERSION:
         raise UsageError(f"there is no schema version {installed_version}: it goes from 1 to {SCHEMA_VERSION}")
     steps = [migration for migration in migrations(dialect) if migration.number > installed_version]
-    return as_script(dialect, table, [part for step in steps for part in statements(fill(step.script, dialect, table))])
+    return as_script(dialect, table, [part for step in steps for part in _step(step, dialect, table, source)])
 
 
 def uninstall(url: DatabaseUrl, table: OutTable, *, force: bool = False) -> None:
@@ -155,6 +154,10 @@ def _script(dialect: str, table: OutTable, source: str) -> list[str]:
         )
     more = {"schema_version": str(SCHEMA_VERSION), "source_literal": literal(source)}
     return statements(block(dialect, "schema", table, **more))
+
+
+def _step(migration: Migration, dialect: str, table: OutTable, source: str) -> list[str]:
+    return statements(fill(migration.script, dialect, table, source_literal=literal(source)))
 
 
 @contextlib.contextmanager

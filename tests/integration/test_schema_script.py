@@ -95,7 +95,7 @@ def test_the_printed_upgrade_leads_to_the_schema(url: DatabaseUrl) -> None:
     install(url, NEW)
     with Session(url, OLD) as old, Session(url, NEW) as new:
         run_migration(old, 1)
-        run_client(url, render_upgrade(url.dialect, OLD, installed_version=1))
+        run_client(url, render_upgrade(url.dialect, OLD, installed_version=1, source="/old"))
         assert catalog(old) == catalog(new)
     assert upgrade(url, OLD) == []
 

@@ -190,5 +190,5 @@ def test_a_failed_upgrade_changes_nothing_where_ddl_is_transactional(postgresql_
 
 
 def test_the_upgrade_can_be_printed() -> None:
-    assert "ADD COLUMN relayed_through" in render_upgrade("postgresql", OLD, installed_version=1)
-    assert "ADD COLUMN" not in render_upgrade("postgresql", OLD, installed_version=SCHEMA_VERSION)
+    assert "ADD COLUMN relayed_through" in render_upgrade("postgresql", OLD, installed_version=1, source="/old")
+    assert "ADD COLUMN" not in render_upgrade("postgresql", OLD, installed_version=SCHEMA_VERSION, source="/old")
