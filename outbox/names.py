@@ -56,6 +56,8 @@ class OutTable:
         if dialect == "sqlite" and self.schema:
             # An attached database would also need the name without it, in triggers.
             raise UsageError(f"SQLite has no schemas: write {self.name!r} without {self.schema!r} in front")
+        if dialect == "mysql":
+            _refuse_beyond_bmp(self)
         parts = [part for part in (self.schema, self.name + suffix) if part]
         return ".".join(quote(part, dialect) for part in parts)
 
@@ -79,6 +81,17 @@ class OutTable:
             "schema_literal": literal(self.schema) if self.schema else "NULL",
             "schema": quote(self.schema, dialect) if self.schema else "",
         }
+
+
+def _refuse_beyond_bmp(table: OutTable) -> None:
+    """MySQL and MariaDB keep identifiers in a three-byte UTF-8, which has no place for an emoji."""
+    for part in (table.schema, table.name):
+        beyond = [character for character in part or "" if ord(character) > 0xFFFF]
+        if beyond:
+            raise UsageError(
+                f"{part!r} cannot name an out table or its schema on MySQL and MariaDB: their names have no characters "
+                f"beyond U+FFFF, and {beyond[0]!r} is U+{ord(beyond[0]):X}; choose another name"
+            )
 
 
 def quote(identifier: str, dialect: str) -> str:

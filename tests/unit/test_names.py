@@ -90,6 +90,14 @@ def test_sqlite_has_no_schemas() -> None:
     assert OutTable("outbox").identifiers("sqlite")["table"] == '"outbox"'
 
 
+@pytest.mark.parametrize("table", [OutTable("events 🎉"), OutTable("outbox", "𠮷野")], ids=str)
+def test_mysql_has_no_names_beyond_the_basic_plane(table: OutTable) -> None:
+    with pytest.raises(UsageError, match=r"MySQL and MariaDB.*beyond U\+FFFF.*U\+[12][0-9A-F]{4}"):
+        table.identifiers("mysql")
+    assert table.identifiers("postgresql")["table"].endswith(f'"{table.name}"')
+    assert OutTable("\uffee 発注").quoted("mysql") == "`\uffee 発注`"
+
+
 def test_every_identifier_is_qualified_by_the_schema() -> None:
     identifiers = OutTable("out", "app").identifiers("postgresql")
     assert {identifiers[key] for key in ("table", "info", "lag", "emit", "sequence")} == {
