@@ -39,6 +39,8 @@ class Status:
     rows_waiting: int = 0
     rows_waiting_is_exact: bool = True
     oldest_waiting_seconds: float | None = None
+    # The lowest row at or below `deleted_through`, where there must be none: the relay stops at it.
+    late_id: int | None = None
     # The ID that a transaction in flight keeps the stream from passing.
     held_at: int | None = None
     blockers: list[str] = field(default_factory=list)
@@ -80,6 +82,7 @@ def status(url: DatabaseUrl, table: OutTable, stream_url: str | None) -> Status:
                 )
             if result.last_id_drawn < tail:
                 result.problems.append(f"the sequence stands at {result.last_id_drawn}, below the stream's tail {tail}")
+        _look_for_late_rows(result, session)
         rows, first_waiting, oldest_seconds = session.row("waiting", tail=tail, limit_rows=COUNTED_ROWS_MAX + 1)
         result.rows_waiting = min(int(rows), COUNTED_ROWS_MAX)
         result.rows_waiting_is_exact = rows <= COUNTED_ROWS_MAX
@@ -105,6 +108,18 @@ def _look_at_stream(result: Status, stream_url: str) -> StreamInfo | None:
     if facts.outbox_id not in (None, result.outbox_id):
         result.problems.append(f"the stream belongs to another outbox, {facts.outbox_id}")
     return facts
+
+
+def _look_for_late_rows(result: Status, session: Session) -> None:
+    """One look at the front of the primary key. Rows and `deleted_through`, which was read before,
+    move in one transaction: a relay that cleans up meanwhile leaves none behind."""
+    late = session.value("late_id", deleted_through=result.deleted_through)
+    if late is not None:
+        result.late_id = int(late)
+        result.problems.append(
+            f"LATE: row {late} lies at or below {result.deleted_through}, through which every row was relayed and deleted; "
+            "the relay stops at it, `outbox rebase --dry-run` shows how such rows get new IDs"
+        )
 
 
 def _name_blockers(result: Status, options: RelayOptions, tail: int) -> None:

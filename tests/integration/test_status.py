@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import connector.status
+from cli.status import _facts
 from connector.status import status
 from outbox.database import Session
 from outbox.errors import SchemaError
@@ -47,7 +48,7 @@ def test_new_outbox_without_a_stream(outbox: RelayOptions):
     assert (seen.last_id_drawn, seen.deleted_through, seen.relayed_through) == (0, 0, 0)
     assert (seen.leader, seen.leader_alive) == (None, False)
     assert (seen.rows_waiting, seen.rows_waiting_is_exact, seen.oldest_waiting_seconds) == (0, True, None)
-    assert (seen.held_at, seen.blockers, seen.problems) == (None, [], [])
+    assert (seen.late_id, seen.held_at, seen.blockers, seen.problems) == (None, None, [], [])
     assert (seen.stream, seen.stream_id, seen.stream_tail, seen.stream_size_bytes) == (None, None, None, None)
 
 
@@ -148,6 +149,22 @@ def test_sequence_that_was_reset_is_a_problem(outbox: RelayOptions):
         session.run(reset[outbox.database.dialect])
     (problem,) = look(outbox).problems
     assert problem == "the sequence stands at 0, below the stream's tail 3"
+
+
+def test_late_row_is_a_problem(outbox: RelayOptions):
+    """With the stream and without it: what was deleted, the database knows by itself."""
+    emit(outbox, 4)
+    relay_once(outbox)
+    overriding = " OVERRIDING SYSTEM VALUE" if outbox.database.dialect == "postgresql" else ""
+    with Session(outbox.database, outbox.table) as session:
+        for row_id in (3, 2):
+            session.run(f"INSERT INTO outbox (id, type){overriding} VALUES ({row_id}, 'late')")
+    for seen in (look(outbox), status(outbox.database, outbox.table, None)):
+        assert (seen.late_id, seen.rows_waiting) == (2, 0)
+        (problem,) = seen.problems
+        assert "row 2 lies at or below 4" in problem
+        assert "outbox rebase" in problem
+        assert ("PROBLEM", problem) in _facts(seen)
 
 
 def test_status_is_right_at_any_moment_of_a_running_relay(outbox: RelayOptions):
