@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 
-from connector.comparison import Comparison, Found, compare
+from connector.comparison import NAMED_IDS_MAX, Comparison, Found, compare
 from connector.options import RelayOptions
 from connector.sources import open_source
 from outbox.errors import StreamCorrupt
@@ -36,7 +36,8 @@ class Verification:
     """
 
     ok: bool = False
-    # Rows of the out table at or below the tail that the stream does not have.
+    # Rows of the out table at or below the tail that the stream does not have, and IDs behind the
+    # tail whose rows were deleted (TAIL_LOST): which of them were dead, only the stream knew.
     lost: int = 0
     lost_ids: list[int] = field(default_factory=list)
     # IDs that stand in the stream more than once, or out of order.
@@ -72,6 +73,7 @@ def verify(url: DatabaseUrl, table: OutTable, stream_url: str, progress: Progres
         result.last_id_drawn = source.standing().drawn
         _check_partners(result, info, stream, source.server_id())
         _check_standing(result)
+        _count_lost(result, source)
         _walk(result, stream, progress)
 
         def compared(at: int) -> None:
@@ -120,10 +122,25 @@ def _check_partners(result: Verification, info: Info, stream: Stream, server_id:
 def _check_standing(result: Verification) -> None:
     if result.deleted_through > result.tail:
         result.problems.append(
-            f"TAIL_LOST: rows through {result.deleted_through} were deleted, the stream ends at {result.tail}"
+            f"TAIL_LOST: rows through {result.deleted_through} were deleted, the stream ends at {result.tail}: "
+            "restore a newer copy of it, or run `outbox rebase` to record the loss"
         )
     if result.last_id_drawn < result.tail:
         result.problems.append(f"the sequence stands at {result.last_id_drawn}, below the stream's tail {result.tail}")
+
+
+def _count_lost(result: Verification, source: Source) -> None:
+    """Every ID that a stream which went back in time misses: what `outbox rebase` would record."""
+    after, through = result.tail, result.deleted_through
+    if after >= through:
+        return
+    # A late row in the middle of them is still there, and reported as such.
+    result.lost = through - after - _count_pending(source, after, through)
+    present = {
+        row_id for rows in source.read(after, NAMED_IDS_MAX, through) for row_id in rows.events["id"].to_pylist()
+    }
+    named = range(after + 1, min(through, after + NAMED_IDS_MAX) + 1)
+    result.lost_ids = [row_id for row_id in named if row_id not in present]
 
 
 def _walk(result: Verification, stream: Stream, progress: Progress | None) -> None:
@@ -163,5 +180,6 @@ def _walk(result: Verification, stream: Stream, progress: Progress | None) -> No
 
 def _take(result: Verification, comparison: Comparison) -> None:
     result.rows_kept = comparison.rows
-    result.lost, result.lost_ids = comparison.missing.count, comparison.missing.ids
+    result.lost += comparison.missing.count
+    result.lost_ids = (comparison.missing.ids + result.lost_ids)[:NAMED_IDS_MAX]
     result.conflicting, result.conflicting_ids = comparison.conflicting.count, comparison.conflicting.ids

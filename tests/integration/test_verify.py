@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cli.verify import _facts
 from connector.options import DeleteAfter
+from connector.rebase import apply
 from connector.verify import verify
 from outbox.batch import EventBatch
 from outbox.database import Session
@@ -174,18 +176,44 @@ def test_stream_that_is_not_there_is_an_error(sqlite_outbox: RelayOptions):
         verified(sqlite_outbox)
 
 
-def test_stream_that_went_back_in_time_is_a_problem(sqlite_outbox: RelayOptions, tmp_path: Path):
-    emit(sqlite_outbox, 2)
-    relay_once(sqlite_outbox)
-    folder = Path(sqlite_outbox.stream.removeprefix("file://"))
+def go_back_in_time(outbox: RelayOptions, tmp_path: Path, *, lose: int) -> None:
+    """Two events, and `lose` more that the stream acknowledged and then lost."""
+    emit(outbox, 2)
+    relay_once(outbox)
+    folder = Path(outbox.stream.removeprefix("file://"))
     shutil.copytree(folder, tmp_path / "older")
-    emit(sqlite_outbox, 2)
-    relay_once(sqlite_outbox)
+    emit(outbox, lose)
+    relay_once(outbox)
     shutil.rmtree(folder)
     (tmp_path / "older").rename(folder)
+
+
+def test_stream_that_went_back_in_time_is_a_problem_and_its_events_are_lost(outbox: RelayOptions, tmp_path: Path):
+    go_back_in_time(outbox, tmp_path, lose=3)
+    result = verified(outbox)
+    assert (result.ok, result.tail, result.deleted_through) == (False, 2, 5)
+    assert (result.lost, result.lost_ids) == (3, [3, 4, 5])
+    (problem,) = result.problems
+    assert problem.startswith("TAIL_LOST: rows through 5 were deleted, the stream ends at 2")
+    assert ("lost", "3 (IDs 3, 4, 5)") in _facts(result)
+    # And that is what a rebase records.
+    apply(outbox.database, outbox.table, outbox.stream)
+    result = verified(outbox)
+    assert (result.ok, result.lost, result.recorded_lost) == (True, 0, 3)
+
+
+def test_late_row_where_the_stream_lost_its_tail_is_not_lost(outbox: RelayOptions, tmp_path: Path):
+    go_back_in_time(outbox, tmp_path, lose=3)
+    explicit(outbox, 4)
+    result = verified(outbox)
+    assert (result.lost, result.lost_ids, result.rows_pending) == (2, [3, 5], 1)
+
+
+def test_lost_ids_are_all_counted_and_the_first_are_named(sqlite_outbox: RelayOptions, tmp_path: Path):
+    go_back_in_time(sqlite_outbox, tmp_path, lose=1000)
     result = verified(sqlite_outbox)
-    assert (result.ok, result.tail) == (False, 2)
-    assert result.problems == ["TAIL_LOST: rows through 4 were deleted, the stream ends at 2"]
+    assert (result.lost, result.lost_ids) == (1000, list(range(3, 103)))
+    assert ("lost", "1,000 (IDs 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, …)") in _facts(result)
 
 
 @pytest.mark.parametrize("delete_after", ["durable", "never"])
