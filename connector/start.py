@@ -24,6 +24,7 @@ from outbox.errors import (
 from stream_store.stream import Appended, Outcome
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable
 
     from connector.source import Source, Standing
@@ -42,11 +43,18 @@ class Started:
 
 
 def start(
-    source: Source, stream: Stream, session: Session, limit_rows: int, keep: Callable[[AppendedRange], None]
+    source: Source,
+    stream: Stream,
+    session: Session,
+    limit_rows: int,
+    keep: Callable[[AppendedRange], None],
+    stop: threading.Event | None = None,
 ) -> Started:
     """Check everything, offer the leftover rows again, and say where to go on.
 
-    Each leftover range that the stream answers DUPLICATE for goes to `keep`.
+    Each leftover range that the stream answers DUPLICATE for goes to `keep`. Once `stop` is
+    set, no further one is offered: nothing works in the background yet, so whoever is told to
+    stop need not wait for the rest, which the next start offers anyway.
     """
     info = source.info()
     bind(info, stream, session)
@@ -72,6 +80,9 @@ def start(
     while after < tail:
         done = after
         for rows in source.read(after, limit_rows, through=tail):
+            if stop is not None and stop.is_set():
+                # The supervisor ends quietly by this when it was told to stop itself.
+                raise Transient(f"told to stop while the rows through {tail} were offered again, at {after}")
             # Behind the ID before its first row, which claims nothing about any other ID: a
             # stream that loses its tail just now must not take deleted rows for dead ones.
             first_id = rows.events.column(0)[0].as_py()
