@@ -125,7 +125,7 @@ def _pour(
                 bad.writelines(line + b"\n" for line in bad_lines)
                 bad.flush()
             if rows:
-                _commit(session, writer, rows, f"lines {first} to {last}")
+                _commit(session, writer, rows, _lines(first, last))
             count.events += len(rows)
             count.bad += len(bad_lines)
             count.committed_through = last
@@ -160,7 +160,7 @@ def _commit(session: Session, writer: Outbox, rows: list[Row], what: str) -> Non
     except Transient as error:
         if inserted:
             # The answer to COMMIT was lost, so it may have been done.
-            raise Transient(f"{error}; whether {what} are committed is not known") from error
+            raise Transient(f"{error}; whether the database has committed {what} is not known") from error
         raise
     except Exception as error:
         if isinstance(error, OutboxError) or not is_driver_error(error):
@@ -244,4 +244,11 @@ def _progress(count: Count) -> str:
     if not count.committed_through:
         return "nothing was committed"
     through = count.committed_through
-    return f"lines 1 to {through:,} were committed ({count.events:,} events); go on with line {through + 1:,}"
+    return (
+        f"{_lines(1, through)} {'was' if through == 1 else 'were'} committed ({printing.counted(count.events, 'event')}); "
+        f"go on with line {through + 1:,}"
+    )
+
+
+def _lines(first: int, last: int) -> str:
+    return f"line {first:,}" if first == last else f"lines {first:,} to {last:,}"

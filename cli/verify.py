@@ -62,7 +62,7 @@ def verify(
 def _facts(found: Verification) -> list[tuple[str, Any]]:
     def named(count: int, ids: list[int]) -> str:
         shown = ", ".join(str(number) for number in ids[:10])
-        return f"{count:,}" + (f" (IDs {shown}{', …' if count > 10 else ''})" if ids else "")
+        return f"{count:,}" + (f" (ID{'' if count == 1 else 's'} {shown}{', …' if count > 10 else ''})" if ids else "")
 
     return [
         ("verdict", "ok: nothing lost, nothing doubled" if found.ok else "NOT OK"),

@@ -234,7 +234,7 @@ class Cleaner:
                 # Rolled back. The start path offers every row again and names the one that differs.
                 raise StaleTail(
                     f"rows {due.after + 1} to {due.through} are not what was appended: "
-                    f"expected {due.rows} rows with IDs adding up to {due.id_sum}, found {rows} and {id_sum}"
+                    f"expected {due.rows} with IDs adding up to {due.id_sum}, found {rows} and {id_sum}"
                 )
             session.change("clean_move", through=due.through)
         self._deleted_through = due.through

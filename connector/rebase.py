@@ -92,8 +92,8 @@ def _plan(source: Source, stream: Stream) -> list[Step]:
         steps.append(
             Step(
                 "record-loss",
-                f"record IDs {tail + 1} to {standing.deleted_through} as lost: their rows were deleted after the stream "
-                "had acknowledged them, and the stream no longer has them",
+                f"record {_range(tail + 1, standing.deleted_through)} as lost: rows through {standing.deleted_through} were "
+                f"deleted after the stream had acknowledged them, and it ends at {tail} now",
                 through=standing.deleted_through,
             )
         )
@@ -113,14 +113,17 @@ def _plan(source: Source, stream: Stream) -> list[Step]:
         )
     if odd:
         shown = ", ".join(str(number) for number in odd[:10]) + (", …" if len(odd) > 10 else "")
-        steps.append(
-            Step(
-                "renumber-rows",
-                f"give {len(odd)} rows new IDs ({shown}): the stream never had them, or has other events under their IDs",
-                ids=odd,
-            )
+        message = (
+            f"give row {shown} a new ID: the stream never had it, or has another event under its ID"
+            if len(odd) == 1
+            else f"give {len(odd)} rows new IDs ({shown}): the stream never had them, or has other events under their IDs"
         )
+        steps.append(Step("renumber-rows", message, ids=odd))
     return steps
+
+
+def _range(first: int, last: int) -> str:
+    return f"ID {first}" if first == last else f"IDs {first} to {last}"
 
 
 def _highest_visible(source: Source, drawn: int) -> int:

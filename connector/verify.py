@@ -175,7 +175,7 @@ def _walk(result: Verification, stream: Stream, progress: Progress | None) -> No
     result.duplicated, result.duplicated_ids = twice.count, twice.ids
     accounted = result.trimmed + result.events + result.dead + result.recorded_lost
     if accounted != result.tail:
-        result.problems.append(f"{result.tail} IDs were given out, {accounted} are accounted for")
+        result.problems.append(f"the IDs go through {result.tail}, accounted for are {accounted}")
 
 
 def _take(result: Verification, comparison: Comparison) -> None:

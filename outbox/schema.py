@@ -285,6 +285,6 @@ def _refuse_unfinished(session: Session, installed: Installed) -> None:
     waiting = int(session.value("unrelayed"))
     if waiting:
         raise SchemaError(
-            f"{waiting} rows are left in {table}, and what is not in the stream would be lost: run "
+            f"rows are left in {table} ({waiting:,}), and what is not in the stream would be lost: run "
             "`outbox relay --once --delete-after durable` first, or `outbox verify` and then force the uninstall"
         )

@@ -51,8 +51,9 @@ def judge(position: Position, subject: Subject) -> Iterator[Finding]:
     if position.late_rows:
         yield error(
             "late-rows",
-            f"{position.late_rows} rows of {table} lie at or below ID {position.deleted_through}, through which everything "
-            f"was relayed and deleted (the lowest is {position.lowest_id}): someone wrote an explicit ID, or the sequence was reset",
+            f"{table} has rows at or below ID {position.deleted_through}, through which everything was relayed and deleted "
+            f"({position.late_rows} in all, the lowest is {position.lowest_id}): someone wrote an explicit ID, or the "
+            "sequence was reset",
             f"{subject.command('rebase')} --stream URL --dry-run shows how such rows get new IDs",
         )
     else:
@@ -87,7 +88,7 @@ def judge_relay(position: Position, subject: Subject) -> Iterator[Finding]:
         more = " or more" if position.rows_waiting >= COUNTED_ROWS_MAX else ""
         yield warning(
             "relay",
-            f"no relay is at work, and {position.rows_waiting}{more} rows wait",
+            f"no relay is at work, and rows wait: {position.rows_waiting}{more}",
             f"{subject.command('relay')} --stream URL",
         )
     else:

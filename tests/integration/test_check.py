@@ -149,7 +149,7 @@ def test_rows_below_what_was_deleted_are_late(session: Session) -> None:
     emit(session, 3)
     session.run("UPDATE outbox_info SET deleted_through = 2")
     finding = look(session)["late-rows"]
-    assert_wrong(finding, says="2 rows", fix="outbox rebase")
+    assert_wrong(finding, says="2 in all", fix="outbox rebase")
     assert "the lowest is 1" in finding.message
 
 
@@ -167,7 +167,7 @@ def test_a_reset_sequence_is_an_error(session: Session) -> None:
 
 def test_rows_that_wait_without_a_relay_are_a_warning(session: Session) -> None:
     emit(session, 2)
-    assert_wrong(look(session)["relay"], level="warning", says="2 rows wait", fix="outbox relay")
+    assert_wrong(look(session)["relay"], level="warning", says="rows wait: 2", fix="outbox relay")
 
 
 def test_a_relay_that_leads_is_named(session: Session) -> None:

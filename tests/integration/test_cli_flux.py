@@ -130,6 +130,14 @@ def test_a_slow_producers_lines_do_not_wait_for_a_full_batch(database: str) -> N
     assert (flux.returncode, errors) == (0, b"2 events written to outbox\n")
 
 
+def test_one_line_is_spoken_of_as_one(sqlite_url: str) -> None:
+    sqlite3.connect(sqlite_url.removeprefix("sqlite:///")).execute("CREATE TABLE other (x)")
+    assert "refused line 1: no such table" in run("flux", "--database", sqlite_url, stdin=lines("a")).stderr
+    succeed("init", "--database", sqlite_url)
+    done = run("flux", "--database", sqlite_url, "--batch", "1", stdin=lines("a") + "nope\n")
+    assert "line 1 was committed (1 event); go on with line 2" in done.stderr
+
+
 def test_an_interrupt_says_how_far_it_came(database: str, tmp_path: Path) -> None:
     fifo = tmp_path / "events"
     os.mkfifo(fifo)
@@ -141,7 +149,7 @@ def test_an_interrupt_says_how_far_it_came(database: str, tmp_path: Path) -> Non
         flux.send_signal(signal.SIGINT)
         _, errors = flux.communicate(timeout=TIMEOUT_SECONDS)
     assert flux.returncode == 130
-    assert b"lines 1 to 1 were committed (1 events); go on with line 2" in errors
+    assert b"line 1 was committed (1 event); go on with line 2" in errors
 
 
 def test_a_table_that_is_not_there_is_said_so(sqlite_url: str) -> None:

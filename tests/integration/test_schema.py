@@ -122,7 +122,7 @@ def test_odd_table_names_work_in_every_object(url: DatabaseUrl, name: str) -> No
         emit_by_sql(session)
         assert lag(session)["rows_waiting"] == 1
         assert read_info(session).deleted_through == 0
-    with pytest.raises(SchemaError, match="1 rows"):
+    with pytest.raises(SchemaError, match=r"rows are left in .* \(1\)"):
         uninstall(url, table)
     uninstall(url, table, force=True)
 
@@ -222,7 +222,7 @@ def test_uninstall_refuses_while_rows_are_unrelayed(url: DatabaseUrl) -> None:
         emit_by_sql(session)
         # What the leader said of its tail is no proof: the sequence may have been reset since.
         session.run("UPDATE outbox_info SET relayed_through = 2")
-        with pytest.raises(SchemaError, match="2 rows are left in outbox"):
+        with pytest.raises(SchemaError, match=r"rows are left in outbox \(2\)"):
             uninstall(url, OutTable())
         session.run("DELETE FROM outbox")
     uninstall(url, OutTable())
@@ -254,7 +254,7 @@ def test_uninstall_counts_the_rows_of_a_writer_in_flight(postgresql_url: str) ->
             while watcher.run(waiting) == [(0,)]:
                 assert not attempt.done()
         writer.commit()
-        with pytest.raises(SchemaError, match="1 rows"):
+        with pytest.raises(SchemaError, match=r"rows are left in .* \(1\)"):
             attempt.result()
 
 
