@@ -88,11 +88,12 @@ def flux(
     written; the error names the line, and how many lines were committed before it. When
     the input pauses, what has come so far is committed.
     """
+    from outbox.lines import LINE_WORDS
     from outbox.row import DATA_BYTES_MAX, Encoder
 
     settings = load_one({"database": database, "name": outbox}, config)
     url, table = settings.database, settings.table
-    encoder = Encoder(max_data_bytes or DATA_BYTES_MAX)
+    encoder = Encoder(max_data_bytes or DATA_BYTES_MAX, words=LINE_WORDS)
     count = Count()
     with _input(file) as source, _bad_file(skip_bad) as bad, _reported(count):
         _pour(source, bad, url, table, batch_rows, encoder, count)
@@ -143,7 +144,7 @@ def _sort_out(first: int, lines: list[bytes], encoder: Encoder, *, keep_bad: boo
             rows.append(encoder.encode(**parse_line(line)))
         except InvalidEvent as error:
             if not keep_bad:
-                raise InvalidEvent(f"line {number} is bad: {error}") from error
+                raise InvalidEvent(f"line {number:,} is bad: {error}") from error
             bad_lines.append(line)
     return rows, bad_lines
 
@@ -190,7 +191,10 @@ def read_batches(descriptor: int, batch_rows: int) -> Iterator[tuple[int, list[b
             if ended and rest:
                 lines.append(rest)
             if len(rest) > LINE_BYTES_MAX:
-                raise InvalidEvent(f"line {number + len(lines)} is longer than {printing.size(LINE_BYTES_MAX)}")
+                raise InvalidEvent(
+                    f"line {number + len(lines):,} is bad: it is longer than {printing.size(LINE_BYTES_MAX)}; expected is "
+                    "one event a line, each ended by a line break"
+                )
         while len(lines) >= batch_rows or (lines and (ended or not ready)):
             yield number, lines[:batch_rows]
             number += len(lines[:batch_rows])

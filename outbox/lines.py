@@ -8,7 +8,6 @@ outbox's. The text of `data` is kept byte for byte.
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import re
 from datetime import datetime
@@ -16,12 +15,27 @@ from typing import TYPE_CHECKING, Any
 
 from outbox.errors import InvalidEvent
 from outbox.event import JSON_CONTENT_TYPE
+from outbox.row import HEADER_NAME_CHARACTERS_MAX, Words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PASSED_OVER = frozenset(("id", "source", "specversion", "previd"))
 _FIELDS = frozenset(("type", "subject", "datacontenttype", "time", "data", "data_base64"))
+# As a line and the program call what the encoder speaks of.
+LINE_WORDS = Words("data", "data_base64", "--max-data-bytes")
+# What stands in a line as text, and what it looks like.
+_TEXTS = {
+    "type": "order.paid",
+    "subject": "order-17",
+    "datacontenttype": "application/avro",
+    "time": "2026-03-01T12:00:00Z",
+    "data_base64": "aGVsbG8=",
+}
+_OBJECT = 'one event a line as a JSON object, such as {"type":"order.paid","subject":"order-17","data":{"total":3}}'
+_EXTENSION = re.compile(rf"[a-z0-9]{{1,{HEADER_NAME_CHARACTERS_MAX}}}")
+# What is longer than any whole number of 32 bits need not be read: Python's int refuses 4300 digits.
+_INTEGER = re.compile(r"-?[0-9]{1,10}")
 
 _BLANK = re.compile(r"[ \t\r\n]*")
 
@@ -36,30 +50,33 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_int=str, pars
 
 
 def parse_line(line: bytes) -> dict[str, Any]:
-    """The arguments of `emit` that a line stands for, or `InvalidEvent` with the reason."""
+    """The arguments of `emit` that a line stands for, or `InvalidEvent`: the field, what is wrong, what is expected."""
     try:
         members = _members(line.decode())
     except InvalidEvent:
         raise
     except UnicodeDecodeError as error:
-        raise InvalidEvent(f"it is not UTF-8 at byte {error.start}: convert it first, for example with iconv") from None
+        raise InvalidEvent(
+            f"it is not UTF-8 at byte {error.start + 1}: convert it first, for example with iconv"
+        ) from None
     except json.JSONDecodeError as error:
-        raise InvalidEvent(f"it is not JSON: {error.msg} at character {error.pos + 1}") from None
-    except RecursionError:
-        raise InvalidEvent("it is nested too deeply for Python's json module: make it flatter") from None
-    except ValueError as error:
-        raise InvalidEvent(f"it is not JSON: {error}") from None
+        raise InvalidEvent(f"it is not JSON: {_where(error)}; expected is {_OBJECT}") from None
     return _arguments(members)
 
 
+def _where(error: json.JSONDecodeError) -> str:
+    # Some of Python's messages end in "at" themselves.
+    return f"{error.msg.removesuffix(' at')} at character {error.pos + 1}"
+
+
 def _arguments(members: dict[str, str]) -> dict[str, Any]:
-    if "type" not in members:
-        raise InvalidEvent("it has no type: every event needs one, such as order.paid")
+    if members.get("type", "null") == "null":
+        raise InvalidEvent('it has no type: every event needs one, a string such as "order.paid"')
     if "data" in members and "data_base64" in members:
         raise InvalidEvent("it has both data and data_base64: give one of them, or none for a tombstone")
     # CloudEvents: an attribute that is null is not set.
     plain = {
-        name: _value(text)
+        name: _value(name, text)
         for name, text in members.items()
         if name != "data" and name not in PASSED_OVER and text != "null"
     }
@@ -82,7 +99,7 @@ def _members(text: str) -> dict[str, str]:
     found = {}
     for name, value in _spelled(text):
         if name in found:
-            raise InvalidEvent(f"it has {name!r} twice")
+            raise InvalidEvent(f"it has {name!r} twice: give each field once")
         found[name] = value
     return found
 
@@ -90,7 +107,9 @@ def _members(text: str) -> dict[str, str]:
 def _spelled(text: str) -> Iterator[tuple[str, str]]:
     opening = _OPENING.match(text)
     if opening is None:
-        raise InvalidEvent("it is not a JSON object: one event a line, in CloudEvents' JSON format")
+        if text.startswith("\ufeff"):
+            raise InvalidEvent("it begins with a byte order mark: save the file as UTF-8 without one")
+        raise InvalidEvent(f"it is not a JSON object: expected is {_OBJECT}")
     position = opening.end()
     mark = opening[1] or ","
     while mark == ",":
@@ -98,13 +117,13 @@ def _spelled(text: str) -> Iterator[tuple[str, str]]:
         if member is None:
             raise _missing_name(text, _skip(text, position))
         start = member.end()
+        name = json.loads(f'"{member["name"]}"') if "\\" in member["name"] else member["name"]
         if member["simple"] is None:
-            _, position = _DECODER.raw_decode(text, start)
+            position = _end_of_value(name, text, start)
             value = text[start:position]
         else:
             position, value = start, member["simple"]
-        name = member["name"]
-        yield (json.loads(f'"{name}"') if "\\" in name else name), value
+        yield name, value
         after = _MARK.match(text, position)
         if after is None:
             raise json.JSONDecodeError("',' or '}' is missing", text, _skip(text, position))
@@ -123,6 +142,20 @@ _MEMBER = re.compile(
 _MARK = re.compile(r"[ \t\r\n]*+([,}])")
 
 
+def _end_of_value(name: str, text: str, start: int) -> int:
+    try:
+        _, end = _DECODER.raw_decode(text, start)
+    except json.JSONDecodeError as error:
+        raise InvalidEvent(
+            f"{_shown(name)} is not JSON: {_where(error)}; expected is a JSON value, text in double quotes"
+        ) from None
+    except RecursionError:
+        raise InvalidEvent(f"{_shown(name)} is nested too deeply for Python's json module: make it flatter") from None
+    except ValueError as error:
+        raise InvalidEvent(f"{_shown(name)} is not JSON: {error}; use null or a string") from None
+    return end
+
+
 def _missing_name(text: str, position: int) -> json.JSONDecodeError:
     if text[position : position + 1] != '"':
         return json.JSONDecodeError("a name in double quotes is missing", text, position)
@@ -136,20 +169,54 @@ def _skip(text: str, position: int) -> int:
     return blank.end()
 
 
-def _value(text: str) -> Any:
-    """The value of a member; most are texts without an escape."""
-    return text[1:-1] if text[0] == '"' and "\\" not in text else json.loads(text)
+def _value(name: str, text: str) -> Any:
+    """The value of an attribute; most are texts without an escape."""
+    if name not in _TEXTS and not _EXTENSION.fullmatch(name):
+        raise InvalidEvent(
+            f"{_shown(name)} is no field of an event: expected are {', '.join(_TEXTS)} and data, and for an extension of "
+            f"your own a name of 1 to {HEADER_NAME_CHARACTERS_MAX} lower-case letters and digits"
+        )
+    if text[0] == '"':
+        return text[1:-1] if "\\" not in text else json.loads(text)
+    if name in _TEXTS:
+        raise InvalidEvent(f'{name} is {_kind(text)}: expected is a string such as "{_TEXTS[name]}"')
+    if text in ("true", "false"):
+        return text == "true"
+    if not _INTEGER.fullmatch(text):
+        raise InvalidEvent(
+            f"{name} is {_kind(text)}: an extension is a string, a whole number of 32 bits, true or false; put the rest "
+            "into data"
+        )
+    return int(text)
 
 
-def _payload(value: Any) -> bytes:
+def _kind(text: str) -> str:
+    """What a value that is no string is, in the words of JSON."""
+    short = text if len(text) <= 40 else f"{text[:40]}…"
+    return {"{": "an object", "[": "an array", "t": "true", "f": "false"}.get(text[0], f"the number {short}")
+
+
+def _shown(name: str) -> str:
+    return name if name in _FIELDS or _EXTENSION.fullmatch(name) else repr(name[:80])
+
+
+def _payload(value: str) -> bytes:
     try:
         return base64.b64decode(value, validate=True)
-    except (binascii.Error, ValueError, TypeError) as error:
-        raise InvalidEvent(f"data_base64 is not base64: {error}") from None
+    except ValueError as error:
+        raise InvalidEvent(
+            f"data_base64 is not base64 ({error}): expected are bytes in base64 with their padding, such as aGVsbG8="
+        ) from None
 
 
-def _time(value: Any) -> datetime:
+def _time(value: str) -> datetime:
     try:
-        return datetime.fromisoformat(value)
-    except (TypeError, ValueError):
-        raise InvalidEvent(f"time {value!r} is not a time of RFC 3339, such as 2026-03-01T12:00:00Z") from None
+        found = datetime.fromisoformat(value)
+    except ValueError:
+        found = None
+    if found is None or found.utcoffset() is None:
+        wrong = "is no time" if found is None else "has no time zone"
+        raise InvalidEvent(
+            f"time {value[:40]!r} {wrong}: expected is a time of RFC 3339 with its zone, such as 2026-03-01T12:00:00Z"
+        )
+    return found

@@ -52,11 +52,25 @@ class Row(NamedTuple):
     time: datetime | None
 
 
+class Words(NamedTuple):
+    """What the errors call the things that whoever gave the event calls so."""
+
+    data_json: str = "data_json"
+    data_bytes: str = "data_bytes"
+    max_data_bytes: str = "Outbox(max_data_bytes=…)"
+
+
 class Encoder:
     """Makes rows of events, with one outbox's limits and JSON rule."""
 
-    def __init__(self, max_data_bytes: int = DATA_BYTES_MAX, json_default: Callable[[Any], Any] | None = None) -> None:
+    def __init__(
+        self,
+        max_data_bytes: int = DATA_BYTES_MAX,
+        json_default: Callable[[Any], Any] | None = None,
+        words: Words = Words(),  # noqa: B008 - never changes
+    ) -> None:
         self._max_data_bytes = max_data_bytes
+        self._words = words
         self._to_json = json.JSONEncoder(
             ensure_ascii=False,
             allow_nan=False,
@@ -117,7 +131,7 @@ class Encoder:
             value = _SYNTAX.decode(text)
             if _ESCAPED_SURROGATE.search(text):
                 # Syntactically JSON, but no consumer can write half a pair down again.
-                _check_utf8("data_json", json.dumps(value, ensure_ascii=False))
+                _check_utf8(self._words.data_json, json.dumps(value, ensure_ascii=False))
         except InvalidEvent:
             raise
         except RecursionError:
@@ -126,7 +140,7 @@ class Encoder:
             raise InvalidEvent(
                 f"data_json is not JSON: {error}; pass a Python value as data, binary as data_bytes"
             ) from None
-        self._check_size("data_json", text)
+        self._check_size(self._words.data_json, text)
         return str.__str__(text)
 
     def _check_data_bytes(self, payload: bytes, datacontenttype: str | None) -> bytes:
@@ -134,10 +148,11 @@ class Encoder:
             raise InvalidEvent(f"data_bytes is {_kind(payload)}: give bytes, or pass a JSON value as data")
         if datacontenttype is None:
             raise InvalidEvent(
-                "data_bytes needs a datacontenttype that tells consumers how to read it, such as application/protobuf"
+                f"{self._words.data_bytes} needs a datacontenttype that tells consumers how to read it, "
+                "such as application/protobuf"
             )
         payload = bytes(payload)
-        self._check_limit("data_bytes", len(payload))
+        self._check_limit(self._words.data_bytes, len(payload))
         return payload
 
     def _check_size(self, name: str, text: str) -> None:
@@ -148,7 +163,7 @@ class Encoder:
         if size_bytes > self._max_data_bytes:
             raise InvalidEvent(
                 f"{name} has {size_bytes:,} bytes, the limit is {self._max_data_bytes:,}: put it into an object store and "
-                "emit its address, or raise Outbox(max_data_bytes=…)"
+                f"emit its address, or raise {self._words.max_data_bytes}"
             )
 
 

@@ -86,7 +86,8 @@ def test_bad_lines_can_be_put_aside(database: str, tmp_path: Path) -> None:
 def test_data_over_the_limit_is_a_bad_line_unless_the_limit_is_raised(database: str) -> None:
     line = json.dumps({"type": "t", "data": "x" * 2_000_000})
     done = run("flux", "--database", database, stdin=line)
-    assert (done.returncode, "line 1 is bad: data_json has 2,000,002 bytes" in done.stderr) == (1, True)
+    assert (done.returncode, "line 1 is bad: data has 2,000,002 bytes" in done.stderr) == (1, True)
+    assert "raise --max-data-bytes" in done.stderr
     succeed("flux", "--database", database, "--max-data-bytes", "3000000", stdin=line)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -11,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cli import flux
 from outbox.batch import SCHEMA, EventBatch
 from outbox.errors import InvalidEvent
-from outbox.lines import _members, parse_line
+from outbox.lines import LINE_WORDS, _members, parse_line
 from outbox.row import RESERVED_HEADERS, Encoder
 from stream_store.cloudevents import to_lines
 from stream_store.json_text import as_buffer
@@ -42,10 +44,10 @@ def test_a_type_alone_is_a_tombstone() -> None:
 
 
 def test_members_may_be_spelled_in_any_valid_way() -> None:
-    line = b' {\t"t\\u0079pe" : "\\u00e9\\n" , "n":-0,"big":1.0e2 ,"subject"\r:"",\n"data":[ ]} '
+    line = b' {\t"t\\u0079pe" : "\\u00e9\\n" , "n":-0 ,"subject"\r:"",\n"data":[ ]} '
     found = parse_line(line)
     assert (found["type"], found["subject"], found["data_json"]) == ("é\n", "", "[ ]")
-    assert found["headers"] == {"n": 0, "big": 100.0}
+    assert found["headers"] == {"n": 0}
     with pytest.raises(InvalidEvent, match="no type"):
         parse_line(b" { } ")
 
@@ -76,9 +78,11 @@ def test_data_is_kept_as_it_is_spelled(text: str) -> None:
         (b'{"type":"t",}', "name in double quotes"),
         (b"{type:1}", "name in double quotes"),
         (b'{"type":"t"} {}', "there is more behind the object"),
-        (b'{"type":"t","data":NaN}', "NaN is no JSON number"),
+        (b'{"type":"t","data":NaN}', "data is not JSON: NaN is no JSON number; use null or a string"),
+        (b'{"type":"t","data":{"a":[-Infinity]}}', "data is not JSON: -Infinity is no JSON number"),
+        (b'{"type":"t","ext":NaN}', "ext is not JSON: NaN"),
         (b'{"type":"t","data":01}', "',' or '}' is missing"),
-        (b'{"type":"t","n":-}', "not JSON"),
+        (b'{"type":"t","n":-}', "n is not JSON: Expecting value at character 17; expected is a JSON value"),
         (b'{"type":"t","n":+1}', "not JSON"),
         (b'{"type":"t","n":truer}', "is missing"),
         (b'{"type":"t" "n":1}', "',' or '}' is missing"),
@@ -88,29 +92,52 @@ def test_data_is_kept_as_it_is_spelled(text: str) -> None:
         (b'{"type":', "not JSON"),
         (b'{"type":"t","type":"t"}', "it has 'type' twice"),
         (b'{"type":"t","t\\u0079pe":"t"}', "it has 'type' twice"),
-        (b'{"type":"t","data":"\x1b"}', "not JSON"),
-        (b'{"type":"\xff"}', "not UTF-8 at byte 9"),
-        (b'{"subject":"s"}', "no type"),
+        (b'{"type":"t","data":"\x1b"}', "data is not JSON: Invalid control character at character 21"),
+        (b'{"type":"\xff"}', "not UTF-8 at byte 10: convert it first"),
+        (b'\xef\xbb\xbf{"type":"t"}', "byte order mark: save the file as UTF-8 without one"),
+        (b'{"subject":"s"}', 'it has no type: every event needs one, a string such as "order.paid"'),
         (b'{"type":"a","type":"b"}', "it has 'type' twice"),
         (b'{"type":"t","data":1,"data_base64":""}', "both data and data_base64"),
-        (b'{"type":"t","datacontenttype":"a/b","data_base64":"!"}', "not base64"),
-        (b'{"type":"t","datacontenttype":"a/b","data_base64":7}', "not base64"),
-        (b'{"type":"t","data_base64":""}', "needs a datacontenttype"),
-        (b'{"type":"t","time":"noon"}', "not a time of RFC 3339"),
-        (b'{"type":"t","time":7}', "not a time of RFC 3339"),
-        (b'{"type":"t","time":"2026-03-01T12:00:00"}', "has no time zone"),
-        (b'{"type":null}', "type"),
-        (b'{"type":7}', "type is of type int"),
-        (b'{"type":"t","subject":7}', "subject is of type int"),
-        (b'{"type":"t","Odd-Name":"x"}', "not a CloudEvents attribute name"),
-        (b'{"type":"t","nested":{}}', "the value of nested is of type dict"),
-        (b'{"type":"t","data":' + b"[" * 100_000, "nested too deeply"),
+        (b'{"type":"t","datacontenttype":"a/b","data_base64":"!"}', "data_base64 is not base64"),
+        (
+            b'{"type":"t","datacontenttype":"a/b","data_base64":7}',
+            'the number 7: expected is a string such as "aGVsbG8="',
+        ),
+        (b'{"type":"t","data_base64":""}', "data_base64 needs a datacontenttype"),
+        (b'{"type":"t","time":"noon"}', "time 'noon' is no time: expected is a time of RFC 3339 with its zone"),
+        (b'{"type":"t","time":"2026-02-30T12:00:00Z"}', "time '2026-02-30T12:00:00Z' is no time"),
+        (b'{"type":"t","time":7}', 'time is the number 7: expected is a string such as "2026-03-01T12:00:00Z"'),
+        (b'{"type":"t","time":"2026-03-01T12:00:00"}', "has no time zone: expected is a time of RFC 3339"),
+        (b'{"type":"t","time":"0999-01-01T00:00:00Z"}', "outside the years 1000 to 9999"),
+        (b'{"type":null}', "it has no type"),
+        (b'{"type":7}', 'type is the number 7: expected is a string such as "order.paid"'),
+        (b'{"type":""}', "type has 0 characters, 1 to 255 are allowed"),
+        (b'{"type":"t","subject":7}', "subject is the number 7: expected is a string"),
+        (b'{"type":"t","subject":["a"]}', "subject is an array: expected is a string"),
+        (b'{"type":"t","datacontenttype":true}', "datacontenttype is true: expected is a string"),
+        (b'{"type":"t","Odd-Name":"x"}', "'Odd-Name' is no field of an event: expected are type, subject"),
+        (b'{"type":"t","data_json":"x"}', "'data_json' is no field of an event"),
+        (b'{"type":"t","nested":{}}', "nested is an object: an extension is a string"),
+        (b'{"type":"t","n":1.5}', "n is the number 1.5: an extension is a string, a whole number of 32 bits"),
+        (b'{"type":"t","n":' + b"9" * 5000 + b"}", "n is the number 9999999999999999999999999999999999999999…"),
+        (b'{"type":"t","n":3000000000}', "n = 3000000000 is beyond CloudEvents' 32-bit integers"),
+        (b'{"type":"t","data":"' + b"x" * 2_000_000 + b'"}', "data has 2,000,002 bytes, the limit is 1,048,576"),
+        (b'{"type":"t","data":"\\ud800"}', "data has half a surrogate pair"),
+        (b'{"type":"t","data":' + b"[" * 100_000, "data is nested too deeply"),
     ],
 )
 def test_a_bad_line_says_why(line: bytes, reason: str) -> None:
     with pytest.raises(InvalidEvent) as raised:
-        Encoder().encode(**parse_line(line))
+        Encoder(words=LINE_WORDS).encode(**parse_line(line))
     assert reason in str(raised.value)
+
+
+def test_a_line_without_an_end_says_which_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flux, "LINE_BYTES_MAX", 100)
+    (tmp_path / "lines").write_bytes(b'{"type":"t"}\n' * 3 + b"x" * 101)
+    with (tmp_path / "lines").open("rb") as opened, pytest.raises(InvalidEvent) as raised:
+        list(flux.read_batches(opened.fileno(), 10))
+    assert str(raised.value).startswith("line 4 is bad: it is longer than 100 B; expected is one event a line")
 
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=20)
