@@ -1,11 +1,13 @@
 """The main loop of a relay that leads: list, read, decide, hand over.
 
-One turn: the sequence's last value, then the lock's holders, then the rows, in this order,
-because the fence's proof needs it; then the sequence again, which is the next turn's first.
+One turn: the sequence's last value, then the lock's holders, then the rows, then the sequence
+again, in this order, because the fence's proof needs it. Close to the end of the table a turn
+is one trip to the database (`look`); a backlog is read in large strides (`read`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -34,6 +36,9 @@ LOOK_SECONDS = 5.0
 # From here on reading and appending come before deleting.
 BACKLOG_ROWS = 10_000
 HELD_ROWS = 100
+# As many rows as this, at most, come in one trip with everything else. More are a backlog, and
+# read as Arrow in parts: rows of a megabyte must not fill the memory.
+LOOK_ROWS = 32
 
 
 class Follower:
@@ -58,23 +63,33 @@ class Follower:
 
     def run(self, appender: Appender, cleaner: Cleaner, lease: Lease, stop: threading.Event, *, once: bool) -> None:
         """Relay until told to stop or, with `once`, until nothing visible is left."""
+        expecting = True
         while not stop.is_set():
             for party in (lease, appender, cleaner):
                 party.check()
             self._guard()
-            self._list_holders()
             before = self._tail
-            seen, held = self._read(appender) if once or self._may_have_rows() else (0, False)
+            waiting = self._standing.drawn - self._tail
+            cleaner.backlog = waiting >= BACKLOG_ROWS
+            if waiting > LOOK_ROWS:
+                seen, held = self._read(appender, lease, stop)
+            elif once or expecting or self._may_have_rows():
+                seen, held = self._look(appender)
+            else:
+                seen, held = 0, False
             if once and not seen:
                 return
-            cleaner.backlog = self._standing.drawn - self._tail >= BACKLOG_ROWS
             if held:
                 self._fence = self._blockade.look(self._fence, self._tail)
             else:
                 self._blockade.lift()
             self._report()
-            self._pause(stop, progressed=self._tail > before, backlog=cleaner.backlog)
-            self._standing = self._source.standing()
+            progressed = self._tail > before
+            self._pause(stop, progressed=progressed, backlog=cleaner.backlog)
+            # Where rows were just now there will be more; else a glance at the sequence is enough.
+            expecting = progressed or held
+            if not expecting:
+                self._standing = self._source.standing()
 
     def _guard(self) -> None:
         """What must hold between database and stream, after each look at the database."""
@@ -83,35 +98,62 @@ class Follower:
             raise StaleTail(f"another relay has cleaned up through {deleted_through}, we have handed over {self._tail}")
         check_sequence(self._standing.drawn, self._tail)
 
-    def _list_holders(self) -> None:
-        if self._standing.drawn > self._fence.settled_through:
-            self._fence = observe(self._fence, self._standing.drawn, self._source.holders())
-
     def _may_have_rows(self) -> bool:
         """Whether there can be rows by the sequence; it does not know of IDs written by hand."""
         return self._standing.drawn > max(self._tail, self._empty_through) or time.monotonic() >= self._look_due
 
-    def _read(self, appender: Appender) -> tuple[int, bool]:
-        """Read once and hand over what the fence admits: rows seen, and whether some are held."""
+    def _look(self, appender: Appender) -> tuple[int, bool]:
+        """Take the few rows at the end of the table, if any: rows seen, and whether some are held."""
+        self._look_due = time.monotonic() + LOOK_SECONDS
+        look = self._source.look(self._tail, min(LOOK_ROWS, self._options.batch_rows))
+        self._fence = observe(self._fence, look.before.drawn, look.holders)
+        self._standing = look.after
+        if look.rows is None:
+            self._empty_through = self._fence.settled_through
+            return 0, False
+        return look.rows.events.num_rows, self._hand_over(look.rows, appender)
+
+    def _read(self, appender: Appender, lease: Lease, stop: threading.Event) -> tuple[int, bool]:
+        """Read a backlog once and hand over what the fence admits, part by part as it comes.
+
+        The parts are of one snapshot, so what is looked up after the first holds for all.
+        """
+        self._standing = self._source.standing()
+        self._guard()
+        self._list_holders()
         settled_through, seen = self._fence.settled_through, 0
         self._look_due = time.monotonic() + LOOK_SECONDS
         # A gap that is still open keeps everything behind it: a look is enough until that changes.
         still_held = self._held_at == (self._tail, settled_through)
         limit_rows = min(HELD_ROWS, self._options.batch_rows) if still_held else self._options.batch_rows
-        for rows in self._source.read(self._tail, limit_rows):
-            count = rows.events.num_rows
-            seen += count
-            self._standing = self._source.standing()
-            admitted = self._admit(rows)
-            if admitted:
-                self._source.make_durable(self._standing)
-                self._tail = appender.take(self._tail, rows.slice(0, admitted))
-            if admitted < count:
-                self._held_at = (self._tail, settled_through)
-                return seen, True
+        with contextlib.closing(self._source.read(self._tail, limit_rows)) as parts:
+            for rows in parts:
+                if not seen:
+                    self._standing = self._source.standing()
+                    self._source.make_durable(self._standing)
+                seen += rows.events.num_rows
+                if self._hand_over(rows, appender):
+                    return seen, True
+                if stop.is_set():
+                    break
+                lease.check()
         if not seen:
             self._empty_through = settled_through
         return seen, False
+
+    def _list_holders(self) -> None:
+        if self._standing.drawn > self._fence.settled_through:
+            self._fence = observe(self._fence, self._standing.drawn, self._source.holders())
+
+    def _hand_over(self, rows: Rows, appender: Appender) -> bool:
+        """Give the appender what the fence admits; whether some of the rows are held."""
+        admitted = self._admit(rows)
+        if admitted:
+            self._tail = appender.take(self._tail, rows.slice(0, admitted))
+        if admitted < rows.events.num_rows:
+            self._held_at = (self._tail, self._fence.settled_through)
+            return True
+        return False
 
     def _admit(self, rows: Rows) -> int:
         """How many of the rows may be appended, once nothing about them is odd."""

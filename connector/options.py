@@ -64,6 +64,7 @@ class RelayOptions:
     terminate_blocker_after_seconds: float | None = None
     # `auto` lists lock holders and falls back to the barrier where they cannot be listed.
     fence: str = "auto"
-    batch_rows: int = 50_000
+    # Of one read, which comes in parts of bounded size: more rows than it takes to keep both ends busy.
+    batch_rows: int = 1_000_000
     idle_poll_seconds: float = 0.075
     lease_seconds: float = 5.0

@@ -95,7 +95,7 @@ class Relay:
             session = stack.enter_context(open_session(self._options, "outbox cleaner", hurried=True))
             source.ignore(session)
             cleaner = Cleaner(session, self._options.delete_after, stream.materialized_through)
-            started = start(source, stream, session, self._options.batch_rows, cleaner.take)
+            started = start(source, stream, session, self._options.batch_rows, cleaner.take, self._stop)
             self._relayed_through = started.tail
             self.has_led = True
             self._log.info("leading", tail=started.tail, stream=stream.url, leader=lease.leader)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Generator, Iterable
 
     import pyarrow as pa
 
@@ -41,6 +42,19 @@ class Standing:
     # Everything visible before this moment is durable once this position is (PostgreSQL).
     wal_written: int = 0
     wal_flushed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One turn at the end of the table: four looks in this order, which the fence's proof needs.
+
+    The rows are durable in the database.
+    """
+
+    before: Standing
+    holders: Holders
+    rows: Rows | None
+    after: Standing
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +99,11 @@ class Source(Protocol):
 
     def standing(self) -> Standing: ...
 
-    def read(self, after: int, limit_rows: int, through: int | None = None) -> Iterator[Rows]:
+    def read(self, after: int, limit_rows: int, through: int | None = None) -> Generator[Rows]:
         """Rows with after < id <= through, in ID order, all from one snapshot."""
+
+    def look(self, after: int, limit_rows: int) -> Look:
+        """The few rows behind `after` and all that must be known of them, in as few trips as can be."""
 
     def make_durable(self, standing: Standing) -> None:
         """Return when everything visible at `standing` survives a crash of the database."""
@@ -112,3 +129,15 @@ class Source(Protocol):
         """End the blocker's session; False when it cannot be ended."""
 
     def close(self) -> None: ...
+
+
+def look_in_steps(source: Source, after: int, limit_rows: int) -> Look:
+    """A look made of the other methods, for databases that take one statement at a time."""
+    before = source.standing()
+    holders = source.holders()
+    with contextlib.closing(source.read(after, limit_rows)) as parts:
+        rows = next(parts, None)
+    standing = source.standing()
+    if rows is not None:
+        source.make_durable(standing)
+    return Look(before, holders, rows, standing)

@@ -180,6 +180,15 @@ class Session:
             finally:
                 cursor.close()
 
+    def run_each(self, sql: str) -> list[list[tuple[Any, ...]]]:
+        """Run several statements without parameters in one trip, and return the rows of each (PostgreSQL)."""
+        with self._translated(), self.driver.cursor() as cursor:
+            cursor.execute(sql)
+            found = [cursor.fetchall()]
+            while cursor.nextset():
+                found.append(cursor.fetchall())
+            return found
+
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
         """All or nothing. SQLite takes its write lock at once, so it cannot deadlock."""
@@ -347,6 +356,8 @@ def connection_defaults(url: DatabaseUrl, application: str) -> dict[str, Any]:
     """What libpq is told unless the URL says otherwise: TCP keepalives end a session whose server vanished."""
     defaults = {
         "application_name": application,
+        # A database in another encoding hands its text over as Unicode.
+        "client_encoding": "UTF8",
         "keepalives_idle": "30",
         "keepalives_interval": "10",
         # Keepalives do not run while something that was sent is unanswered.

@@ -17,7 +17,7 @@ import pyarrow as pa
 import structlog
 
 from connector.fence import Holders
-from connector.source import Blocker, Rows, Standing
+from connector.source import Blocker, Look, Rows, Standing, look_in_steps
 from connector.sources.arrow import COLUMN_COUNT, from_python, to_rows
 from connector.sources.session import open_session
 from connector.sources.sizing import ReadSize
@@ -27,7 +27,7 @@ from outbox.info import Info, read_info
 from outbox.queries import block, with_integers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Generator, Iterable, Iterator
 
     from connector.options import RelayOptions
     from outbox.database import Session
@@ -158,7 +158,7 @@ class MysqlSource:
         self._drawn = int(drawn)
         return Standing(self._drawn, int(deleted_through))
 
-    def read(self, after: int, limit_rows: int, through: int | None = None) -> Iterator[Rows]:
+    def read(self, after: int, limit_rows: int, through: int | None = None) -> Generator[Rows]:
         last = ID_MAX if through is None else through
         to_come = min(last, max(self._drawn, after)) - after
         limit_rows = self._size.rows_within(self.session, after, last, min(limit_rows, max(to_come, 1)))
@@ -203,6 +203,9 @@ class MysqlSource:
             if servers != [self._server]:
                 raise Unsupported(f"reads of {url} reach different servers: connect to the primary directly")
             yield to_rows(part, part.column(COLUMN_COUNT).cast(pa.int64()))
+
+    def look(self, after: int, limit_rows: int) -> Look:
+        return look_in_steps(self, after, limit_rows)
 
     def make_durable(self, standing: Standing) -> None:  # noqa: ARG002 - the redo log says it all
         """InnoDB shows a row when its commit is in the log buffer, before the redo log is flushed.

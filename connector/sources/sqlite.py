@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from connector.fence import Holders
-from connector.source import Blocker, Rows, Standing
+from connector.source import Blocker, Look, Rows, Standing, look_in_steps
 from connector.sources.arrow import from_python
 from connector.sources.session import open_session
 from connector.sources.sizing import ReadSize
@@ -23,7 +23,7 @@ from outbox.errors import DatabaseUnavailable
 from outbox.info import Info, read_info
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Generator, Iterable
 
     from connector.options import RelayOptions
     from outbox.database import Session
@@ -70,7 +70,7 @@ class SqliteSource:
         drawn, deleted_through = self.session.row("standing")
         return Standing(int(drawn), int(deleted_through))
 
-    def read(self, after: int, limit_rows: int, through: int | None = None) -> Iterator[Rows]:
+    def read(self, after: int, limit_rows: int, through: int | None = None) -> Generator[Rows]:
         last = ID_MAX if through is None else through
         limit_rows = self._size.rows_within(self.session, after, last, limit_rows)
         rows = self.session.query("read", after=after, through=last, limit_rows=limit_rows)
@@ -78,6 +78,9 @@ class SqliteSource:
             part = from_python(rows, pa.string())
             self._size.learn(part.events)
             yield part
+
+    def look(self, after: int, limit_rows: int) -> Look:
+        return look_in_steps(self, after, limit_rows)
 
     def make_durable(self, standing: Standing) -> None:  # noqa: ARG002 - the files say it all
         """SQLite commits without fsync under `synchronous` NORMAL and OFF: we do it for it.

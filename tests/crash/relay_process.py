@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import connector.appender
+import connector.follower
 import connector.relay
 import connector.sources.mysql
 import connector.sources.postgresql
@@ -49,6 +50,8 @@ SOURCES = (
     connector.sources.mysql.MysqlSource,
     connector.sources.sqlite.SqliteSource,
 )
+# Of reading a backlog. At the end of the table PostgreSQL does them all in one `source.look`.
+BACKLOG_STEPS = ("list_holders", "source.read", "source.standing", "source.make_durable")
 DISK = ("create", "write", "sync", "rename", "sync_folder", "publish", "remove")
 
 
@@ -191,7 +194,7 @@ class _Seams:
             with self.step(step):
                 result = original(*arguments, **named)
                 # What a generator does, it does when it is consumed: a read is one step.
-                return iter(list(result)) if hasattr(result, "__next__") else result
+                return (part for part in list(result)) if hasattr(result, "__next__") else result
 
         setattr(owner, attribute, stepping)
 
@@ -251,7 +254,7 @@ class _Seams:
 
 def _install(seams: _Seams) -> None:
     for source in SOURCES:
-        for method in ("open", "info", "standing", "holders", "read", "make_durable", "late_id"):
+        for method in ("open", "info", "standing", "holders", "read", "look", "make_durable", "late_id"):
             seams.wrap(source, method, f"source.{method}")
     for name in DISK:
         seams.wrap(disk, name, f"disk.{name}")
@@ -284,6 +287,8 @@ def _main(orders: Orders) -> None:
         _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (orders.file_bytes_max, hard))
     connector.relay.STANDBY_POLL_SECONDS = 0.05
+    if orders.at is not None and orders.at.step in BACKLOG_STEPS:
+        connector.follower.LOOK_ROWS = 0  # whatever there is to read is a backlog
     for owner, attribute, replacement in orders.replacements:
         setattr(pkgutil.resolve_name(owner), attribute, replacement)
     _install(_Seams(orders))

@@ -27,6 +27,8 @@ STEPS = [
     At("bind"),
     At("start/source.standing"),
     At("start"),
+    At("source.look", "before"),
+    At("source.look"),
     At("list_holders"),
     At("source.read", "before", nth=2),
     At("source.read", nth=2),
@@ -38,6 +40,7 @@ STEPS = [
     At("clean/sql.commit"),
 ]
 RESTART_STEPS = [
+    At("source.look", nth=2),
     At("list_holders"),
     At("source.read", nth=2),
     At("append/disk.sync"),

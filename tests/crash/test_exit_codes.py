@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import connector.supervisor
+from connector.options import DeleteAfter
 from stream_store import open_stream
-from tests.crash.relay_process import running, until
+from tests.crash.relay_process import At, running, until
 
 if TYPE_CHECKING:
     import pytest
@@ -68,6 +69,20 @@ def test_program_drains_on_sigterm_and_says_0(sqlite_case: OutboxCase) -> None:
     finally:
         relay.kill()
         relay.wait()
+    case.assert_exactly_once()
+
+
+def test_sigterm_does_not_wait_for_all_leftovers(case: OutboxCase) -> None:
+    case.write(20)
+    assert case.relay_once(delete_after=DeleteAfter.parse("never")) == 0
+    with running(case.orders(At("start/append", "after", 2), act="hold", once=False)) as relay:
+        relay.wait_until_reached()
+        relay.send(signal.SIGTERM)
+        relay.go_on()
+        assert relay.wait() == 0, relay.said()
+        assert "leading" not in relay.said()
+    assert case.deleted_through() == 0
+    assert case.relay_once() == 0
     case.assert_exactly_once()
 
 
