@@ -28,6 +28,8 @@ READ_BYTES = 1 << 20
 LINE_BYTES_MAX = 64 << 20
 # A slow producer's lines are committed when no more came for this long.
 IDLE_SECONDS = 0.1
+# With --skip-bad, why a line is bad is said this many times.
+REASONS_SAID_MAX = 5
 
 
 @dataclass
@@ -120,7 +122,7 @@ def _pour(
     with Session(url, table, application="outbox flux") as session:
         for first, lines in read_batches(source.fileno(), batch_rows):
             last = first + len(lines) - 1
-            rows, bad_lines = _sort_out(first, lines, encoder, keep_bad=bad is not None)
+            rows, bad_lines = _sort_out(first, lines, encoder, keep_bad=bad is not None, bad_before=count.bad)
             # Before the commit: a full disk must not make committed lines look uncommitted.
             if bad is not None and bad_lines:
                 bad.writelines(line + b"\n" for line in bad_lines)
@@ -132,11 +134,14 @@ def _pour(
             count.committed_through = last
 
 
-def _sort_out(first: int, lines: list[bytes], encoder: Encoder, *, keep_bad: bool) -> tuple[list[Row], list[bytes]]:
+def _sort_out(
+    first: int, lines: list[bytes], encoder: Encoder, *, keep_bad: bool, bad_before: int
+) -> tuple[list[Row], list[bytes]]:
     """The rows of the good lines, and the bad lines; or an error at the first bad one."""
     from outbox.lines import parse_line
 
-    rows, bad_lines = [], []
+    rows: list[Row] = []
+    bad_lines: list[bytes] = []
     for number, line in enumerate(lines, first):
         if not line.strip():
             continue
@@ -145,6 +150,8 @@ def _sort_out(first: int, lines: list[bytes], encoder: Encoder, *, keep_bad: boo
         except InvalidEvent as error:
             if not keep_bad:
                 raise InvalidEvent(f"line {number:,} is bad: {error}") from error
+            if bad_before + len(bad_lines) < REASONS_SAID_MAX:
+                printing.say(f"line {number:,} is bad: {error}")
             bad_lines.append(line)
     return rows, bad_lines
 

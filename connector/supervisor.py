@@ -72,14 +72,20 @@ class _Tries:
             if not is_refusal(error):
                 raise
             raise Unsupported(
-                f"{self._options.database} refuses a statement of the relay: {one_line(error)}. A privilege is missing "
-                "(the table's owner grants it by `outbox init --grant-relay ROLE`), a policy hides rows, or it is a "
-                "replica: `outbox check` as the relay's role says which"
+                f"{self._options.database} refuses a statement of the relay: {one_line(error)}. {self._advice()}"
             ) from error
         finally:
             self._has_led |= relay.has_led
             went_well = time.monotonic() - started > RETRY_RESET_SECONDS
             self._in_a_row = 1 if went_well else self._in_a_row + 1
+
+    def _advice(self) -> str:
+        if self._options.database.dialect == "sqlite":
+            return "The relay's user must be able to write the file and its folder: `outbox check` as that user says more"
+        return (
+            "A privilege is missing (the table's owner grants it by `outbox init --grant-relay ROLE`), a policy hides "
+            "rows, or it is a replica: `outbox check` as the relay's role says which"
+        )
 
     def wait_seconds(self, _: tenacity.RetryCallState) -> float:
         longest: float = min(RETRY_SECONDS_MIN * 2 ** min(self._in_a_row - 1, 20), RETRY_SECONDS_MAX)

@@ -326,11 +326,14 @@ def is_lock_timeout(error: BaseException | None) -> bool:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether the server understood the statement and will not have it: a privilege, a policy, a replica."""
+    """Whether the database understood the statement and will not have it: a privilege, a policy, a replica."""
     module = type(error).__module__.split(".")[0]
     if module == "psycopg":
         state = getattr(error, "sqlstate", None) or ""
         return state.startswith("42") or state == "25006"
+    if module == "sqlite3":
+        # 3 no permission, 8 read-only, 14 cannot open, as when the journal cannot be made.
+        return getattr(error, "sqlite_errorcode", 0) & 0xFF in (3, 8, 14)
     # Access denied to a database, table, column or global privilege; no such column or table; read-only.
     codes = (1044, 1054, 1142, 1143, 1146, 1227, 1290, 1792, 1836)
     return module == "pymysql" and bool(error.args) and error.args[0] in codes

@@ -106,7 +106,12 @@ def upgrade(url: DatabaseUrl, table: OutTable) -> list[str]:
 
 def render_upgrade(dialect: str, table: OutTable, *, installed_version: int, source: str) -> str:
     """The script that leads from `installed_version` of an outbox with `source` to the current one."""
-    if not 1 <= installed_version <= SCHEMA_VERSION:
+    if installed_version > SCHEMA_VERSION:
+        raise SchemaError(
+            f"{table} has schema version {installed_version}, this program knows {SCHEMA_VERSION}: "
+            "install a newer outbox-connector"
+        )
+    if installed_version < 1:
         raise UsageError(f"there is no schema version {installed_version}: it goes from 1 to {SCHEMA_VERSION}")
     steps = [migration for migration in migrations(dialect) if migration.number > installed_version]
     return as_script(dialect, table, [part for step in steps for part in _step(step, dialect, table, source)])
