@@ -81,7 +81,9 @@ class _Tries:
 
     def _advice(self) -> str:
         if self._options.database.dialect == "sqlite":
-            return "The relay's user must be able to write the file and its folder: `outbox check` as that user says more"
+            return (
+                "The relay's user must be able to write the file and its folder: `outbox check` as that user says more"
+            )
         return (
             "A privilege is missing (the table's owner grants it by `outbox init --grant-relay ROLE`), a policy hides "
             "rows, or it is a replica: `outbox check` as the relay's role says which"
