@@ -11,6 +11,7 @@ import json
 import os
 import socket
 import weakref
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -28,32 +29,42 @@ class WriterLock:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / LOCK_NAME
-        while True:
-            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                record = os.pread(fd, _RECORD_BYTES, 0)
-                os.close(fd)
-                raise StreamLocked(f"{folder} has a writer already: {_describe(record)}") from None
-            # The folder may have been replaced between open and flock.
-            if self.path.exists() and self.path.stat().st_ino == os.fstat(fd).st_ino:
-                break
-            os.close(fd)
-        self._fd: int | None = fd
-        holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": datetime.now(UTC).isoformat()}
-        os.pwrite(fd, json.dumps(holder).encode().ljust(_RECORD_BYTES), 0)
+        self._fd: int | None = None
+        try:
+            while not self._take(folder):
+                self._close()
+            assert self._fd is not None
+            holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": datetime.now(UTC).isoformat()}
+            os.pwrite(self._fd, json.dumps(holder).encode().ljust(_RECORD_BYTES), 0)
+        except BaseException:
+            # A full disk has no room for the name: the descriptor would keep the lock for ever.
+            self._close()
+            raise
         _held.add(self)
+
+    def _take(self, folder: Path) -> bool:
+        """Open the file and lock it; False when the name stands for another file by then."""
+        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            record = os.pread(self._fd, _RECORD_BYTES, 0)
+            raise StreamLocked(f"{folder} has a writer already: {_describe(record)}") from None
+        # The folder may have been replaced between open and flock.
+        return self.path.exists() and self.path.stat().st_ino == os.fstat(self._fd).st_ino
 
     def release(self) -> None:
         if self._fd is not None:
-            os.pwrite(self._fd, b" " * _RECORD_BYTES, 0)
+            # The name only explains a lock that is held: one that stays behind does no harm.
+            with suppress(OSError):
+                os.pwrite(self._fd, b" " * _RECORD_BYTES, 0)
             self._close()
 
     def _close(self) -> None:
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            with suppress(OSError):  # the descriptor is gone either way, and the lock with it
+                os.close(fd)
 
     @property
     def is_held(self) -> bool:

@@ -152,8 +152,10 @@ class Writer:
             raise
 
     def _close_files(self) -> None:
-        os.close(self._unsealed.fd)
-        if self._mark_fd is not None:
-            os.close(self._mark_fd)
-            self._mark_fd = None
+        for fd in (self._unsealed.fd, self._mark_fd):
+            if fd is not None:
+                # What was acknowledged is synced. NFS tells of the rest here, and it must not keep the lock.
+                with suppress(OSError):
+                    os.close(fd)
+        self._mark_fd = None
         self._lock.release()

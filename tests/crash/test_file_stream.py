@@ -8,7 +8,7 @@ import resource
 import shutil
 import subprocess
 import tempfile
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -288,3 +288,35 @@ def test_file_size_limit_is_transient_and_leaves_a_tail_that_can_be_cut(tmp_path
     killed, _ = run_and_kill(lambda ack: fill_up_to_the_size_limit(url), 10**9, halfway=False)
     assert not killed
     assert_whole(url, 1)
+
+
+@contextmanager
+def files_that_may_not_grow() -> Iterator[None]:
+    """Every write into a file fails in this process, as on a file system that became read-only."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_lock_that_cannot_take_its_holders_name_is_given_back(tmp_path):
+    url = f"file://{tmp_path}/s"
+    with files_that_may_not_grow():
+        for _ in range(2):
+            with pytest.raises(StreamUnavailable, match="may not grow"):
+                open_stream(url, "write")
+    with open_stream(url, "write") as stream:
+        assert stream.append(batch([1])).outcome is Outcome.APPENDED
+
+
+def test_writer_that_cannot_wipe_its_name_gives_the_lock_back_and_says_what_failed(tmp_path):
+    url = f"file://{tmp_path}/s"
+    stream = open_stream(url, "write")
+    stream.append(batch([1]))
+    with files_that_may_not_grow(), pytest.raises(StreamUnavailable, match="may not grow"), stream:
+        stream.append(batch([2]))
+    with open_stream(url, "write") as stream:
+        assert stream.append(batch([2])).outcome in (Outcome.APPENDED, Outcome.DUPLICATE)
+        assert ids_of(stream.read(0)) == [1, 2]
