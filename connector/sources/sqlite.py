@@ -37,6 +37,8 @@ class SqliteSource:
     def __init__(self, options: RelayOptions) -> None:
         self._options = options
         self._path = Path(options.database.path)
+        # SQLite follows links, and keeps its log or journal beside the file that they lead to.
+        self._file = self._path
         self._session: Session | None = None
         self._inode = 0
         self._size = ReadSize()
@@ -44,7 +46,8 @@ class SqliteSource:
     def open(self) -> None:
         if not self._path.exists():
             raise DatabaseUnavailable(f"there is no database file {self._path}: has the application made it yet?")
-        self._inode = self._path.stat().st_ino
+        self._file = self._path.resolve()
+        self._inode = self._file.stat().st_ino
         self._session = open_session(self._options, "outbox relay")
 
     @property
@@ -85,16 +88,14 @@ class SqliteSource:
     def make_durable(self, standing: Standing) -> None:  # noqa: ARG002 - the files say it all
         """SQLite commits without fsync under `synchronous` NORMAL and OFF: we do it for it.
 
-        The WAL and the file hold every row we read; the folder holds the journal's removal.
+        The WAL and the file hold every row we read: the WAL first, for what it holds may be
+        moved into the file meanwhile. A rollback journal commits by its end, truncated or
+        overwritten in place or removed from the folder, which must not be durable before the file.
         """
-        for path in (self._path.with_name(self._path.name + "-wal"), self._path.resolve().parent):
-            with contextlib.suppress(FileNotFoundError):
-                descriptor = os.open(path, os.O_RDONLY)
-                try:
-                    os.fsync(descriptor)
-                finally:
-                    os.close(descriptor)
-        os.fsync(_descriptor(self._path))
+        _sync(self._file.with_name(self._file.name + "-wal"))
+        os.fsync(_descriptor(self._file))
+        _sync(self._file.with_name(self._file.name + "-journal"))
+        _sync(self._file.parent)
 
     def holders(self) -> Holders:
         return Holders()
@@ -119,6 +120,16 @@ class SqliteSource:
         if self._session is not None:
             self._session.close()
             self._session = None
+
+
+def _sync(path: Path) -> None:
+    """Sync a file that may not be there, or a folder: nothing that SQLite holds locks on."""
+    with contextlib.suppress(FileNotFoundError):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 # POSIX drops all of a process's locks on a file when any of its descriptors is closed, and
