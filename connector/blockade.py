@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 # How long a gap may stay open before anybody is asked about it.
 QUIET_SECONDS = 1.0
 REPEAT_SECONDS = 30.0
+YOUNG_SECONDS = 5.0
+# A session that idles inside its transaction for this long is not one that works through many.
+STUCK_SECONDS = 1.0
 BARRIER_PAUSE_SECONDS_MIN = 0.05
 BARRIER_PAUSE_SECONDS_MAX = 5.0
 
@@ -34,6 +37,9 @@ class Blockade:
         self._log = log
         self._since: float | None = None
         self._at = 0
+        # Since when each blocker has been waited for, in the round that ends at `_bound`.
+        self._waited_since: dict[str, float] = {}
+        self._bound = 0
         # Blockers that could not be ended: said once.
         self._unended: set[str] = set()
         self._look_due = 0.0
@@ -50,6 +56,10 @@ class Blockade:
         if fence.round is None:
             return fence
         waiting_for = fence.round.waiting_for
+        if fence.round.bound != self._bound:
+            # MariaDB names a session, not its transaction: in another round it may be the next one.
+            self._bound, self._waited_since = fence.round.bound, {}
+        self._waited_since = {key: self._waited_since.get(key, now) for key in waiting_for}
         if "unlisted" in waiting_for:
             if now - self._since > QUIET_SECONDS and now >= self._say_due:
                 self._say_due = now + REPEAT_SECONDS
@@ -68,10 +78,14 @@ class Blockade:
             for blocker in blockers:
                 self._log.warning(f"held at {tail + 1} by {blocker}", held_at=tail + 1, pid=blocker.pid)
         self._terminate(blockers, tail)
-        if blockers and all("idle" not in blocker.state and blocker.pid is not None for blocker in blockers):
-            # Busy sessions that are never seen absent. Not while one idles: writers would queue up behind us.
+        if blockers and not any(_is_stuck(blocker) for blocker in blockers):
+            # Busy sessions that are never seen absent. Not while one is stuck: writers would queue up behind us.
             return self._try_barrier(fence, now)
         return fence
+
+    def is_young(self) -> bool:
+        """Whether what is held has been so for a moment only: then it pays to look often."""
+        return self._since is not None and time.monotonic() - self._since < YOUNG_SECONDS
 
     def lift(self) -> None:
         """Nothing is held any more."""
@@ -94,7 +108,9 @@ class Blockade:
         if limit_seconds is None:
             return
         for blocker in blockers:
-            if blocker.seconds is None or blocker.seconds <= limit_seconds or blocker.key in self._unended:
+            # Counted from when it was first in the way: a transaction may be long and emit last.
+            waited_seconds = time.monotonic() - self._waited_since[blocker.key]
+            if waited_seconds <= limit_seconds or blocker.key in self._unended:
                 continue
             trouble = self._end(blocker)
             if trouble is not None:
@@ -111,3 +127,8 @@ class Blockade:
             if isinstance(error, OutboxError) or not is_driver_error(error):
                 raise
             return str(error).strip()
+
+
+def _is_stuck(blocker: Blocker) -> bool:
+    """Whether waiting for this blocker behind a lock would keep other writers waiting for long."""
+    return blocker.pid is None or ("idle" in blocker.state and (blocker.seconds or 0.0) >= STUCK_SECONDS)

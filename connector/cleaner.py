@@ -14,6 +14,7 @@ from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 
@@ -23,8 +24,6 @@ from outbox.queries import blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    import pyarrow as pa
 
     from connector.options import DeleteAfter
     from connector.source import Rows
@@ -74,9 +73,15 @@ class AppendedRange:
         )
 
 
-def ranges(after: int, rows: Rows) -> Iterator[AppendedRange]:
-    """The ranges of rows that follow `after`, none with too many rows for one transaction."""
+def ranges(after: int, rows: Rows, *, leftover: bool = False) -> Iterator[AppendedRange]:
+    """The ranges of rows that follow `after`, none with too many rows for one transaction.
+
+    When leftover rows were appended is not known: their own time says it best.
+    """
     now = time.monotonic()
+    if leftover:
+        newest = float(pc.max(rows.events.column("time").cast(pa.int64())).as_py()) / 1e6
+        now -= max(0.0, time.time() - newest)
     for start in range(0, rows.events.num_rows, RANGE_ROWS_MAX):
         part = rows.slice(start, RANGE_ROWS_MAX)
         ids = part.events.column(0)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from connector.start import Started
 
 PAUSE_SECONDS_MIN = 0.001
+HELD_PAUSE_SECONDS = 0.004
 REPORT_SECONDS = 10.0
 # Rows above the sequence, with IDs written by hand, are looked for this often.
 LOOK_SECONDS = 5.0
@@ -85,7 +86,7 @@ class Follower:
                 self._blockade.lift()
             self._report()
             progressed = self._tail > before
-            self._pause(stop, progressed=progressed, backlog=cleaner.backlog)
+            self._pause(stop, progressed=progressed, held=held, backlog=cleaner.backlog)
             # Where rows were just now there will be more; else a glance at the sequence is enough.
             expecting = progressed or held
             if not expecting:
@@ -167,15 +168,19 @@ class Follower:
             )
         return admit(self._fence, self._tail, self._standing.deleted_through, ids)
 
-    def _pause(self, stop: threading.Event, *, progressed: bool, backlog: bool) -> None:
+    def _pause(self, stop: threading.Event, *, progressed: bool, held: bool, backlog: bool) -> None:
         """Go on at once in a backlog, soon after progress, and ever more slowly when idle."""
+        longest_seconds = self._options.idle_poll_seconds
+        if held and self._blockade.is_young():
+            # Writers that begin again at once are absent only for a moment, which must be seen.
+            longest_seconds = min(HELD_PAUSE_SECONDS, longest_seconds)
         if progressed:
             self._pause_seconds = PAUSE_SECONDS_MIN
             if backlog:
                 return
         stop.wait(self._pause_seconds)
         if not progressed:
-            self._pause_seconds = min(self._pause_seconds * 1.5, self._options.idle_poll_seconds)
+            self._pause_seconds = min(self._pause_seconds * 1.5, longest_seconds)
 
     def _report(self) -> None:
         now = time.monotonic()

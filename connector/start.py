@@ -89,7 +89,7 @@ def start(
             answer = stream.append(EventBatch(first_id - 1, rows.events))
             if answer.outcome is not Outcome.DUPLICATE:
                 raise refusal(answer)
-            for known in ranges(after, rows):
+            for known in ranges(after, rows, leftover=True):
                 keep(known)
                 after = known.through
         if after == done:

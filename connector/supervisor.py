@@ -12,7 +12,7 @@ import tenacity
 
 from connector.relay import Relay
 from outbox.database import is_connection_error, is_refusal, one_line
-from outbox.errors import DatabaseUnavailable, OutboxError, Transient, Unsupported, UsageError
+from outbox.errors import DatabaseUnavailable, OutboxError, SchemaError, Transient, Unsupported, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,12 +32,18 @@ def is_transient(error: BaseException) -> bool:
     return isinstance(error, Transient) or (not isinstance(error, OutboxError) and is_connection_error(error))
 
 
-def run_relay(options: RelayOptions, stop: threading.Event, *, once: bool) -> None:
-    """One relay, tried again after everything that passes, until it is done or told to stop."""
+def run_relay(options: RelayOptions, stop: threading.Event, *, once: bool, alone: bool = True) -> None:
+    """One relay, tried again after everything that passes, until it is done or told to stop.
+
+    What nobody has foreseen ends a relay that runs alone, and the service manager starts it
+    anew. Beside others it is tried again here: the process lives on, and so nobody else would.
+    """
     tries = _Tries(options, stop, once=once)
     patience = tenacity.stop_after_delay(ONCE_PATIENCE_SECONDS) if once else tenacity.stop_never
     retrying = tenacity.Retrying(
-        retry=tenacity.retry_if_exception(is_transient),
+        retry=tenacity.retry_if_exception(
+            lambda error: is_transient(error) or not (alone or once or isinstance(error, OutboxError))
+        ),
         wait=tries.wait_seconds,
         stop=tenacity.stop_any(tenacity.stop_when_event_set(stop), patience),
         sleep=tries.sleep,
@@ -62,9 +68,9 @@ class _Tries:
         relay = Relay(self._options, self._stop, once=self._once)
         try:
             relay.run()
-        except UsageError as error:
-            # At first the user, the password or the database's name is wrong. Later somebody is
-            # restoring the database or changing the password, and is not done yet.
+        except (UsageError, SchemaError) as error:
+            # At first the user, the password or a name is wrong, or nothing is installed. Later
+            # somebody is restoring the database or changing the password, and is not done yet.
             if not (self._has_led or relay.has_led):
                 raise
             raise DatabaseUnavailable(str(error)) from error
@@ -99,7 +105,14 @@ class _Tries:
 
     def say(self, state: tenacity.RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
-        log.warning("trying again", outbox=str(self._options.table), reason=str(error), tries=self._in_a_row)
+        unforeseen = error if error is not None and not is_transient(error) else None
+        log.warning(
+            "trying again",
+            outbox=str(self._options.table),
+            reason=str(error),
+            tries=self._in_a_row,
+            **({"exc_info": unforeseen} if unforeseen else {}),
+        )
 
 
 def run(relays: Sequence[RelayOptions], *, once: bool, stop: threading.Event) -> int:
@@ -111,7 +124,7 @@ def run(relays: Sequence[RelayOptions], *, once: bool, stop: threading.Event) ->
 
     def work(options: RelayOptions) -> None:
         try:
-            run_relay(options, stop, once=once)
+            run_relay(options, stop, once=once, alone=len(relays) == 1)
         except BaseException as error:
             if stop.is_set() and is_transient(error):
                 return

@@ -57,13 +57,13 @@ class PostgresSource:
 
     def _refuse_unsupported(self) -> None:
         table = self._options.table
-        isolation, row_security, in_recovery, _ = self.session.row("session_verified")
+        isolation, row_security, in_recovery, encoding = self.session.row("session_verified")
         if in_recovery:
             raise Unsupported(f"{self._options.database} is a replica: point the relay at the primary")
-        if isolation != "read committed" or row_security != "off":
+        if (isolation, row_security, encoding) != ("read committed", "off", "UTF8"):
             raise Unsupported(
-                f"the relay's session is {isolation} with row_security {row_security}, though it has set read committed "
-                "and off: something in between does not keep session settings (a transaction pooler?); connect directly"
+                f"the relay's session is {isolation} with row_security {row_security} and client_encoding {encoding}, "
+                "though it has set read committed, off and UTF8: something in between does not keep session settings (a transaction pooler?); connect directly"
             )
         settings = self.session.query("sequence_settings")
         if not settings:
@@ -98,15 +98,16 @@ class PostgresSource:
                 cursor.execute(block("postgresql", "session_settings", self._options.table))
                 cursor.fetchall()
                 cursor.execute(block("postgresql", "session_verified", self._options.table))
-                isolation, row_security, in_recovery, _ = cursor.fetchone()
+                isolation, row_security, in_recovery, encoding = cursor.fetchone()
                 cursor.execute(block("postgresql", "server_id", self._options.table))
                 (server_id,) = cursor.fetchone()
         except dbapi.Error as error:
             raise adbc_error(self._options, error) from error
-        if isolation != "read committed" or row_security != "off" or in_recovery or server_id != self.server_id():
+        settings = (isolation, row_security, encoding)
+        if settings != ("read committed", "off", "UTF8") or in_recovery or server_id != self.server_id():
             raise Unsupported(
-                f"the reading session is {isolation}, row_security {row_security}, on server {server_id}: the relay's "
-                "connections differ; connect to the primary without a pooler or a balancer in between"
+                f"the reading session is {isolation}, row_security {row_security}, {encoding}, on server {server_id}: the "
+                "relay's connections differ; connect to the primary without a pooler or a balancer in between"
             )
 
     def _prove_sight(self) -> None:

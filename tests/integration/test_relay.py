@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
 from structlog.testing import capture_logs
 
@@ -141,6 +143,77 @@ def test_delete_after_a_duration_keeps_rows_for_that_long(outbox: RelayOptions):
         until(lambda: table_ids(outbox) == [], "the rows are old enough")
     assert deleted_through(outbox) == 5
     assert stream_ids(outbox.stream) == [1, 2, 3, 4, 5]
+
+
+def test_age_of_rows_goes_on_over_restarts(outbox: RelayOptions):
+    """A relay that is restarted once a day must delete what is to be kept for a day."""
+    emit(outbox, 2)
+    aged = replace(outbox, delete_after=DeleteAfter.parse("2s"))
+    emitted = time.monotonic()
+    relay_once(aged)
+    assert table_ids(outbox) == [1, 2]
+    until(lambda: time.monotonic() - emitted > 2.5, "the rows are old enough")
+    relay_once(aged)
+    assert table_ids(outbox) == []
+    assert stream_ids(outbox.stream) == [1, 2]
+
+
+@pytest.mark.parametrize("rows", [2, 100])
+@pytest.mark.parametrize(
+    ("database_options", "setting"),
+    [
+        ("ENCODING 'LATIN1' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'", ""),
+        ("", "ALTER DATABASE {} SET client_encoding = 'LATIN1'"),
+    ],
+    ids=["database", "setting"],
+)
+def test_text_of_another_encoding_becomes_unicode(
+    postgresql_url: str,
+    stream_url: str,
+    database_options: str,
+    setting: str,
+    rows: int,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """However many rows there are: a few come over psycopg, a backlog over ADBC."""
+    monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
+    base, _, name = postgresql_url.rpartition("/")
+    name = f"{name}_latin1"
+    with psycopg.connect(postgresql_url, autocommit=True) as admin:
+        admin.execute(f"CREATE DATABASE {name} {database_options}")
+        if setting:
+            admin.execute(setting.format(name))
+    options = installed(f"{base}/{name}", stream_url)
+    with Session(options.database, options.table) as session:
+        for _ in range(rows):
+            session.run("INSERT INTO outbox (type, subject, data) VALUES ('t', 'Müller', '{\"name\": \"é\"}')")
+    relay_once(options)
+    with contextlib.closing(open_stream(stream_url)) as stream:
+        (events,) = [batch.rows for batch in stream.read(0)]
+    events.validate(full=True)
+    assert set(events.column("subject").to_pylist()) == {"Müller"}
+    assert set(events.column("data").to_pylist()) == {'{"name": "é"}'}
+
+
+def test_relay_waits_while_somebody_restores_the_database(postgresql_url: str, stream_url: str):
+    """Once it has led, a table that is missing is one that is not there yet."""
+    outbox = installed(postgresql_url, stream_url)
+    emit(outbox, 1)
+    with RelayThread(outbox) as relay, capture_logs() as logs:
+        until(lambda: stream_tail(stream_url) == 1, "the relay leads")
+        with psycopg.connect(postgresql_url) as admin:  # in one transaction: the relay finds its session gone
+            admin.execute("ALTER TABLE outbox RENAME TO away")
+            admin.execute("ALTER TABLE outbox_info RENAME TO away_info")
+            admin.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND application_name LIKE 'outbox %'"
+            )
+        until(lambda: any("no out table" in str(entry.get("reason")) for entry in logs), "it has noticed")
+        run_sql(outbox, "ALTER TABLE away RENAME TO outbox; ALTER TABLE away_info RENAME TO outbox_info")
+        emit(outbox, 1)
+        until(lambda: stream_tail(stream_url) == 2, "it goes on by itself")
+        relay.stop.set()
+        assert relay.wait() == 0
 
 
 def test_delete_after_materialized_waits_for_every_known_sink(outbox: RelayOptions):
@@ -324,10 +397,10 @@ IMPOSSIBLE_TIMES = {
 
 def test_time_that_consumers_could_not_say_is_refused_by_the_table(outbox: RelayOptions):
     """It would come out of the stream as another time, or stop the relay."""
-    for time in IMPOSSIBLE_TIMES[outbox.database.dialect]:
+    for impossible in IMPOSSIBLE_TIMES[outbox.database.dialect]:
         with Session(outbox.database, outbox.table) as session:
             if outbox.database.dialect == "mysql":
                 session.run("SET SESSION sql_mode = ''")  # as lax as a writer's session can be
             with pytest.raises(Exception, match=r"(?i)check|constraint"):
-                session.run(f"INSERT INTO outbox (type, time) VALUES ('t', '{time}')")
+                session.run(f"INSERT INTO outbox (type, time) VALUES ('t', '{impossible}')")
     assert table_ids(outbox) == []

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import random
+import threading
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -108,6 +111,52 @@ def test_blocker_is_terminated_when_that_is_wished(outbox: RelayOptions):
         relay.stop.set()
         assert relay.wait() == 0
     assert stream_ids(outbox.stream) == [2]
+
+
+def test_long_transaction_that_emits_last_is_not_terminated_for_its_length(postgresql_url: str, stream_url: str):
+    """What counts is for how long it holds the stream back, which is what emitting last is for."""
+    outbox = installed(postgresql_url, stream_url)
+    with transaction(outbox, "batch-job") as worker:
+        began = time.monotonic()
+        ending = replace(outbox, terminate_blocker_after_seconds=3.0)
+        with capture_logs() as logs, RelayThread(ending):
+            until(lambda: time.monotonic() - began > 4.0, "the transaction is older than the limit")
+            insert(worker)
+            emit(outbox, 1)
+            until(lambda: said(logs, "held at 1 by"), "the relay has looked at the blocker")
+            worker.run("COMMIT")
+            until(lambda: stream_tail(outbox.stream) == 2, "both are in the stream")
+    assert not said(logs, "terminated")
+
+
+def test_writers_that_begin_again_at_once_do_not_starve_the_stream(mariadb_url: str, stream_url: str):
+    """MariaDB lists sessions, not transactions: one that emits, works and begins anew is hardly ever seen absent."""
+    outbox = installed(mariadb_url, stream_url)
+    over = threading.Event()
+
+    def write(number: int) -> None:
+        chance = random.Random(number)
+        with transaction(outbox) as session:
+            while not over.is_set():
+                insert(session)
+                time.sleep(0.2)
+                session.run("ROLLBACK" if chance.random() < 0.05 else "COMMIT")
+                session.run("BEGIN")
+
+    writers = [threading.Thread(target=write, args=(number,)) for number in range(16)]
+    with RelayThread(outbox):
+        for writer in writers:
+            writer.start()
+        try:
+            for _ in range(4):
+                target = stream_tail(outbox.stream) + 200
+                until(
+                    lambda target=target: stream_tail(outbox.stream) >= target, "the stream goes on beside the writers"
+                )
+        finally:
+            over.set()
+            for writer in writers:
+                writer.join()
 
 
 def test_relay_that_may_not_terminate_the_blocker_says_so_and_waits_on(outbox: RelayOptions):
