@@ -371,35 +371,9 @@ def connection_defaults(url: DatabaseUrl, application: str) -> dict[str, Any]:
 
 
 def _mysql(url: DatabaseUrl, application: str) -> Any:
-    try:
-        import pymysql
-        from pymysql.constants import CLIENT
-    except ImportError as error:
-        raise UsageError("MySQL and MariaDB need their driver: pip install 'outbox-connector[mysql]'") from error
-    options = url.options
-    unix_socket = options.get("unix_socket")
-    return pymysql.connect(
-        host=url.parts.hostname or "localhost",
-        port=url.parts.port or 3306,
-        user=url.username,
-        password=url.password,
-        database=url.database or None,
-        unix_socket=unix_socket,
-        autocommit=True,
-        charset="utf8mb4",
-        # An UPDATE counts the rows it matched, as in the other databases.
-        client_flag=CLIENT.FOUND_ROWS,
-        connect_timeout=10,
-        read_timeout=float(options["read_timeout"]) if "read_timeout" in options else None,
-        ssl_ca=options.get("ssl_ca"),
-        ssl_cert=options.get("ssl_cert"),
-        ssl_key=options.get("ssl_key"),
-        program_name=application,
-        # MySQL answers with a day-old AUTO_INCREMENT unless told otherwise; MariaDB never does,
-        # and skips comments for MySQL's versions.
-        init_command="SET SESSION time_zone = '+00:00', sql_mode = CONCAT(@@sql_mode, ',STRICT_ALL_TABLES')"
-        " /*!80000 , information_schema_stats_expiry = 0 */",
-    )
+    from outbox import mysql_connection
+
+    return mysql_connection.connect(url, application)
 
 
 def _sqlite(url: DatabaseUrl, application: str) -> Any:  # noqa: ARG001 - SQLite knows no names

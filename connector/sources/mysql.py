@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import math
 import re
+import sys
 import time
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlunsplit
+from urllib.parse import quote, urlencode, urlunsplit
 
 import pyarrow as pa
 import structlog
@@ -24,13 +25,19 @@ from connector.sources.sizing import ReadSize
 from outbox.database import redact
 from outbox.errors import DatabaseUnavailable, Unsupported
 from outbox.info import Info, read_info
+from outbox.mysql_connection import (
+    CONNECT_TIMEOUT_SECONDS,
+    PROBE_COUNT,
+    PROBE_INTERVAL_SECONDS,
+    VANISHED_TIMEOUT_SECONDS,
+)
 from outbox.queries import block, with_integers
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator
 
     from connector.options import RelayOptions
-    from outbox.database import Session
+    from outbox.database import DatabaseUrl, Session
 
 log: Any = structlog.get_logger()
 
@@ -179,19 +186,11 @@ class MysqlSource:
         import connectorx
 
         url = self._options.database
-        host = url.parts.hostname or "localhost"
-        host = f"[{host}]" if ":" in host else host
-        address = f"{quote(url.username, safe='')}:{quote(url.password, safe='')}@{host}:{url.parts.port or 3306}"
         sql = with_integers(
             block("mysql", "read_bulk", self._options.table), after=after, through=through, limit_rows=limit_rows
         )
         try:
-            table: Any = connectorx.read_sql(
-                urlunsplit(("mysql", address, "/" + quote(url.database, safe=""), "", "")),
-                sql,
-                return_type="arrow",
-                protocol="binary",
-            )
+            table: Any = connectorx.read_sql(bulk_address(url), sql, return_type="arrow", protocol="binary")
         except Exception as error:  # connectorx raises RuntimeError for everything
             # The session still works, or its error says what is wrong: rather slow than stuck.
             log.warning("reading by PyMySQL, connectorx cannot", reason=redact(str(error)))
@@ -317,6 +316,24 @@ class MysqlSource:
         if self._session is not None:
             self._session.close()
             self._session = None
+
+
+def bulk_address(url: DatabaseUrl) -> str:
+    """The URL as connectorx takes it: it must end with its server too, and by itself sends no keepalives at all."""
+    host = url.parts.hostname or "localhost"
+    host = f"[{host}]" if ":" in host else host
+    address = f"{quote(url.username, safe='')}:{quote(url.password, safe='')}@{host}:{url.parts.port or 3306}"
+    options = {
+        "tcp_connect_timeout_ms": round(CONNECT_TIMEOUT_SECONDS * 1000),
+        "tcp_keepalive_time_ms": VANISHED_TIMEOUT_SECONDS * 1000,
+    }
+    if sys.platform == "linux":  # elsewhere it refuses to know these
+        options |= {
+            "tcp_keepalive_probe_interval_secs": PROBE_INTERVAL_SECONDS,
+            "tcp_keepalive_probe_count": PROBE_COUNT,
+            "tcp_user_timeout_ms": VANISHED_TIMEOUT_SECONDS * 1000,
+        }
+    return urlunsplit(("mysql", address, "/" + quote(url.database, safe=""), urlencode(options), ""))
 
 
 def _shown(part: Any) -> str:
