@@ -93,6 +93,8 @@ def ranges(after: int, rows: Rows, *, leftover: bool = False) -> Iterator[Append
 def _sum(ids: pa.Int64Array) -> int:
     """The sum of IDs. Arrow's wraps at 64 bits, so they are summed as distances from the first."""
     first, last = int(ids[0].as_py()), int(ids[-1].as_py())
+    if last - first == len(ids) - 1:
+        return (first + last) * len(ids) // 2
     if (last - first) * len(ids) < 2**63:
         return int(pc.sum(pc.subtract(ids, first)).as_py()) + first * len(ids)
     return sum(ids.to_pylist())  # somebody has moved the sequence very far

@@ -359,15 +359,14 @@ def connection_defaults(url: DatabaseUrl, application: str) -> dict[str, Any]:
     """What libpq is told unless the URL says otherwise: TCP keepalives end a session whose server vanished."""
     defaults = {
         "application_name": application,
-        # A database in another encoding hands its text over as Unicode.
-        "client_encoding": "UTF8",
         "keepalives_idle": "30",
         "keepalives_interval": "10",
         # Keepalives do not run while something that was sent is unanswered.
         "tcp_user_timeout": "30000",
         "connect_timeout": "10",
     }
-    return {key: value for key, value in defaults.items() if key not in url.options}
+    # Whatever the URL, the environment, the role or the database say: text is handed over as Unicode.
+    return {key: value for key, value in defaults.items() if key not in url.options} | {"client_encoding": "UTF8"}
 
 
 def _mysql(url: DatabaseUrl, application: str) -> Any:

@@ -86,7 +86,7 @@ def encode_events(batch: EventBatch, offset: int, seed: int) -> Frame:
             f"the batch {batch.first_id} to {batch.last_id} has {payload_bytes} bytes, a frame holds "
             f"{PAYLOAD_BYTES_MAX}: append it in smaller batches"
         )
-    times = pc.min_max(batch.rows.column("time").cast(pa.int64()))
+    times = pc.min_max(batch.rows.column("time"))
     header = _seal(
         FrameHeader(
             magic=MAGIC,
@@ -98,8 +98,8 @@ def encode_events(batch: EventBatch, offset: int, seed: int) -> Frame:
             prev_id=batch.prev_id,
             first_id=batch.first_id,
             last_id=batch.last_id,
-            time_min_us=times["min"].as_py(),
-            time_max_us=times["max"].as_py(),
+            time_min_us=times["min"].value,
+            time_max_us=times["max"].value,
         ),
         offset,
         seed,
