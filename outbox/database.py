@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from outbox.errors import DatabaseUnavailable, OutboxError, UsageError
+from outbox.mysql_options import MysqlOptions
 from outbox.queries import block, with_parameters
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ class DatabaseUrl:
                 f"{redact(url)!r} can be read in more than one way: a / ? # @ or : in the user's name or the password "
                 "must be percent-encoded (@ is %40)"
             )
+        if dialect == "mysql":
+            MysqlOptions.parse(parts.query)
         return cls(dialect, url, parts)
 
     def __str__(self) -> str:

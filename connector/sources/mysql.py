@@ -25,12 +25,8 @@ from connector.sources.sizing import ReadSize
 from outbox.database import redact
 from outbox.errors import DatabaseUnavailable, Unsupported
 from outbox.info import Info, read_info
-from outbox.mysql_connection import (
-    CONNECT_TIMEOUT_SECONDS,
-    PROBE_COUNT,
-    PROBE_INTERVAL_SECONDS,
-    VANISHED_TIMEOUT_SECONDS,
-)
+from outbox.mysql_connection import PROBE_COUNT, PROBE_INTERVAL_SECONDS, VANISHED_TIMEOUT_SECONDS
+from outbox.mysql_options import MysqlOptions
 from outbox.queries import block, with_integers
 
 if TYPE_CHECKING:
@@ -64,7 +60,7 @@ class MysqlSource:
         self._lists_holders = True
         self._may_flush = True
         # connectorx is told of nothing but the address: sockets and certificates are PyMySQL's.
-        self._bulk_from = math.inf if options.database.options else 0.0
+        self._bulk_from = 0.0 if MysqlOptions.parse(options.database.parts.query).is_plain else math.inf
         self._server = 0
         self._drawn = 0
         self._size = ReadSize()
@@ -324,7 +320,7 @@ def bulk_address(url: DatabaseUrl) -> str:
     host = f"[{host}]" if ":" in host else host
     address = f"{quote(url.username, safe='')}:{quote(url.password, safe='')}@{host}:{url.parts.port or 3306}"
     options = {
-        "tcp_connect_timeout_ms": round(CONNECT_TIMEOUT_SECONDS * 1000),
+        "tcp_connect_timeout_ms": round(MysqlOptions.parse(url.parts.query).connect_timeout_seconds * 1000),
         "tcp_keepalive_time_ms": VANISHED_TIMEOUT_SECONDS * 1000,
     }
     if sys.platform == "linux":  # elsewhere it refuses to know these

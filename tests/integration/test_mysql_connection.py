@@ -86,15 +86,21 @@ def test_a_unix_socket_needs_no_keepalives(mariadb_url: str):
         assert session.run("SELECT 1") == [(1,)]
 
 
-def test_a_server_that_accepts_and_never_answers_is_unavailable(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("outbox.mysql_connection.CONNECT_TIMEOUT_SECONDS", 0.3)
+def test_a_server_that_accepts_and_never_answers_is_unavailable():
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        url = DatabaseUrl.parse(f"mysql://u:p@127.0.0.1:{silent.getsockname()[1]}/db")
+        url = DatabaseUrl.parse(f"mysql://u:p@127.0.0.1:{silent.getsockname()[1]}/db?connect_timeout=0.3")
         with pytest.raises(DatabaseUnavailable, match="timed out"):
             Session(url, TABLE)
 
 
-def test_a_statement_may_take_longer_than_connecting(mariadb_url: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("outbox.mysql_connection.CONNECT_TIMEOUT_SECONDS", 0.5)
-    with Session(DatabaseUrl.parse(mariadb_url), TABLE) as session:
+def test_a_statement_may_take_longer_than_connecting(mariadb_url: str):
+    with Session(DatabaseUrl.parse(f"{mariadb_url}?connect_timeout=0.5"), TABLE) as session:
         assert session.run("SELECT sleep(1)") == [(0,)]
+
+
+def test_a_statement_gives_up_after_the_read_timeout(mariadb_url: str):
+    with (
+        Session(DatabaseUrl.parse(f"{mariadb_url}?read_timeout=0.3"), TABLE) as session,
+        pytest.raises(DatabaseUnavailable, match="timed out"),
+    ):
+        session.run("SELECT sleep(5)")
