@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sqlite3
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -76,11 +77,24 @@ class SqliteSource:
     def read(self, after: int, limit_rows: int, through: int | None = None) -> Generator[Rows]:
         last = ID_MAX if through is None else through
         limit_rows = self._size.rows_within(self.session, after, last, limit_rows)
-        rows = self.session.query("read", after=after, through=last, limit_rows=limit_rows)
+        asked = {"after": after, "through": last, "limit_rows": limit_rows}
+        try:
+            rows = self.session.query("read", **asked)
+        except sqlite3.OperationalError as error:
+            # The driver's own, it has no code of SQLite's: text that is not UTF-8, and it does not say in which row.
+            if hasattr(error, "sqlite_errorcode"):
+                raise
+            rows = self._read_bytes(asked)
         if rows:
             part = from_python(rows, pa.string())
             self._size.learn(part.events)
             yield part
+
+    def _read_bytes(self, asked: dict[str, int]) -> list[tuple[Any, ...]]:
+        """The same rows with their text as bytes. By a connection of its own: it is a setting of all of it."""
+        with open_session(self._options, "outbox relay") as session:
+            session.driver.text_factory = bytes
+            return session.query("read", **asked)
 
     def look(self, after: int, limit_rows: int) -> Look:
         return look_in_steps(self, after, limit_rows)
