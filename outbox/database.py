@@ -337,8 +337,9 @@ def is_refusal(error: BaseException) -> bool:
     if module == "sqlite3":
         # 3 no permission, 8 read-only, 14 cannot open, as when the journal cannot be made.
         return getattr(error, "sqlite_errorcode", 0) & 0xFF in (3, 8, 14)
-    # Access denied to a database, table, column or global privilege; no such column or table; read-only.
-    codes = (1044, 1054, 1142, 1143, 1146, 1227, 1290, 1792, 1836)
+    # Access denied to a database, table, column or global privilege; no such column or table; read-only;
+    # and 1401, what MySQL answers to XA RECOVER without XA_RECOVER_ADMIN.
+    codes = (1044, 1054, 1142, 1143, 1146, 1227, 1290, 1401, 1792, 1836)
     return module == "pymysql" and bool(error.args) and error.args[0] in codes
 
 

@@ -22,8 +22,9 @@ from connector.source import Blocker, Look, Rows, Standing, look_in_steps
 from connector.sources.arrow import COLUMN_COUNT, from_python, to_rows
 from connector.sources.session import open_session
 from connector.sources.sizing import ReadSize
-from outbox.database import redact
-from outbox.errors import DatabaseUnavailable, Unsupported
+from outbox.database import is_refusal, one_line, redact
+from outbox.errors import DatabaseUnavailable, OutboxError, Unsupported
+from outbox.grants import quote_role
 from outbox.info import Info, read_info
 from outbox.mysql_connection import PROBE_COUNT, PROBE_INTERVAL_SECONDS, VANISHED_TIMEOUT_SECONDS
 from outbox.mysql_options import MysqlOptions
@@ -78,6 +79,7 @@ class MysqlSource:
             self._lists_holders = self._options.fence != "barrier" and self._can_list_holders()
             if self._lists_holders:
                 self._prove_sight()
+            self._prepared()  # refused now, not when the first gap has to be settled
         except BaseException:
             self.close()
             raise
@@ -259,7 +261,17 @@ class MysqlSource:
         return {int(row[0]) for row in found if row[0] is not None}
 
     def _prepared(self) -> frozenset[str]:
-        return frozenset("xa:" + ":".join(_shown(part) for part in row) for row in self.session.query("prepared"))
+        try:
+            rows = self.session.query("prepared")
+        except Exception as error:
+            if isinstance(error, OutboxError) or not is_refusal(error):
+                raise
+            role = quote_role(str(self.session.value("check_role")), "mysql")
+            raise Unsupported(
+                f"{role} may not list the prepared transactions of {self._options.database} ({one_line(error)}): one whose "
+                f"client left would be taken for rolled back. As an administrator, GRANT XA_RECOVER_ADMIN ON *.* TO {role}"
+            ) from error
+        return frozenset("xa:" + ":".join(_shown(part) for part in row) for row in rows)
 
     def ignore(self, session: Session) -> None:
         self._ignored_connections.add(int(session.value("connection_id")))
