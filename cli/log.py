@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 import structlog
 
+from cli import printing
 from cli.printing import redacted
 from outbox.errors import UsageError
 
@@ -24,7 +26,7 @@ def configure(log_format: str) -> None:
     if log_format not in FORMATS:
         raise UsageError(f"log_format {log_format!r}: it is {' or '.join(FORMATS)}")
     last: list[Any] = (
-        [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+        [structlog.dev.ConsoleRenderer(colors=sys.stderr is not None and sys.stderr.isatty())]
         if log_format == "human"
         else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(ensure_ascii=False)]
     )
@@ -38,9 +40,25 @@ def configure(log_format: str) -> None:
             *last,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=lambda *_: _LOG,
         cache_logger_on_first_use=False,
     )
+
+
+class _Log:
+    """stderr, line by line. A log that cannot be written, on a full disk or into a closed pipe, stops nothing."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def msg(self, line: str) -> None:
+        with self._lock:
+            printing.write_error(line + "\n")
+
+    debug = info = warning = error = critical = msg
+
+
+_LOG = _Log()
 
 
 def _without_traceback(_: object, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
@@ -27,6 +28,7 @@ from outbox.errors import OutboxError, Transient
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import TextIO
 
 INTERRUPTED = 130
 
@@ -95,7 +97,12 @@ def program() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and end the process with the exit code of what came of it."""
-    sys.exit(run(arguments))
+    code = run(arguments)
+    try:
+        sys.stderr.flush()
+    except OSError:
+        _forget(sys.stderr)
+    sys.exit(code)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
@@ -107,7 +114,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except click.ClickException as error:
-        error.show()
+        with contextlib.suppress(OSError):
+            error.show()
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         printing.say("interrupted")
@@ -124,7 +132,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         try:
             sys.stdout.flush()
         except OSError:
-            _forget_output()
+            _forget(sys.stdout)
         return Transient.exit_code if is_connection_error(error) else 1
 
 
@@ -147,13 +155,13 @@ def _explain(error: Exception) -> str:
 
 def _leave_quietly() -> int:
     """Whoever read our output has seen enough."""
-    _forget_output()
+    _forget(sys.stdout)
     return 1
 
 
-def _forget_output() -> None:
-    # Python flushes stdout once more at its end, and would complain then.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _forget(output: TextIO) -> None:
+    # Python flushes it once more at its end, and would complain then, by exit code 120.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), output.fileno())
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -116,17 +117,23 @@ def size(size_bytes: int) -> str:
 
 def say(text: str) -> None:
     """A line for people on stderr, where it cannot get between the data."""
-    click.echo(printable(redacted(text)), err=True)
+    write_error(printable(redacted(text)) + "\n")
+
+
+def write_error(text: str) -> None:
+    """Text on stderr, if it can be written: what the program does and answers does not hang on it."""
+    # ValueError: somebody has closed it.
+    with contextlib.suppress(OSError, ValueError):
+        click.echo(text, err=True, nl=False)
 
 
 def print_error(error: BaseException, message: str) -> None:
     """`error: …` and nothing else, but for the traceback that OUTBOX_DEBUG=1 asks for."""
     if os.environ.get("OUTBOX_DEBUG", "0") not in ("", "0"):
-        for line in traceback.format_exception(error):
-            click.echo(redacted(line), err=True, nl=False)
+        write_error(redacted("".join(traceback.format_exception(error))))
     # Lines that a driver has indented belong to the one before.
     lines = re.sub(r"\s*\n\s+", " ", message.replace("\t", " ")).splitlines()
-    click.echo("error: " + "\n".join(printable(redacted(line)) for line in lines), err=True)
+    write_error("error: " + "\n".join(printable(redacted(line)) for line in lines) + "\n")
 
 
 def printable(text: str) -> str:

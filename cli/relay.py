@@ -96,8 +96,8 @@ def relay(
         if stop.is_set():
             # Safe at any moment, as a crash is; and no thread could keep us from it.
             os._exit(INTERRUPTED)
-        printing.say(f"{signal.Signals(number).name}: finishing what is under way; once more to exit at once")
         stop.set()
+        printing.say(f"{signal.Signals(number).name}: finishing what is under way; once more to exit at once")
 
     signal.signal(signal.SIGTERM, handle)
     signal.signal(signal.SIGINT, handle)

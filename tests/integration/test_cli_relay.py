@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import signal
 import sqlite3
+import subprocess
 import threading
+from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.program import TIMEOUT_SECONDS, report, run, start, succeed
+from tests.integration.relays import until
+from tests.program import TIMEOUT_SECONDS, command, environment, report, run, start, succeed
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture
@@ -107,6 +109,34 @@ def test_the_log_is_for_people_unless_json_is_asked_for(sqlite_url: str, stream_
     (tmp_path / "outbox.toml").write_text('log_format = "yaml"')
     wrong = run(*at, cwd=tmp_path)
     assert (wrong.returncode, "log_format 'yaml': it is human or json" in wrong.stderr) == (2, True)
+
+
+def test_a_log_that_cannot_be_written_stops_nothing(sqlite_url: str, stream_url: str) -> None:
+    succeed("init", "--database", sqlite_url)
+    succeed("emit", "--database", sqlite_url, "--type", "a")
+    with Path("/dev/full").open("wb") as full:
+        for log_format in ("human", "json"):
+            at = ["--database", sqlite_url, "--stream", stream_url, "--log-format", log_format]
+            done = subprocess.run(command("relay", "--once", *at), stderr=full, env=environment(), check=False)
+            assert done.returncode == 0
+            assert len(succeed("tap", "--stream", stream_url).splitlines()) == 1
+        for wrong, code in ((["--delete-after", "soon"], 2), (["--nothing"], 2), (["--outbox", "other"], 1)):
+            done = subprocess.run(command("relay", "--once", *at, *wrong), stderr=full, env=environment(), check=False)
+            assert done.returncode == code, wrong
+
+
+def test_a_log_that_nobody_reads_any_more_stops_nothing(
+    relay: subprocess.Popen[bytes], sqlite_url: str, stream_url: str
+) -> None:
+    assert relay.stderr is not None
+    relay.stderr.close()
+    path = sqlite_url.removeprefix("sqlite:///")
+    with closing(sqlite3.connect(path, isolation_level=None)) as writer:
+        writer.execute("INSERT INTO outbox (type) VALUES ('a')")
+        until(lambda: writer.execute("SELECT count(*) FROM outbox").fetchone() == (0,), "the row is relayed")
+    relay.send_signal(signal.SIGTERM)  # of which it has to say something
+    assert relay.wait(TIMEOUT_SECONDS) == 0
+    assert len(succeed("tap", "--stream", stream_url).splitlines()) == 1
 
 
 def test_a_missing_out_table_is_a_failure_not_a_restart_loop(sqlite_url: str, stream_url: str) -> None:
