@@ -156,6 +156,13 @@ class Session:
         (row,) = self.query(name, **parameters)
         return row
 
+    def records(self, name: str, /) -> list[dict[str, Any]]:
+        """Run a block whose columns the server chooses, and return its rows by their names."""
+        with self._translated(), contextlib.closing(self.driver.cursor()) as cursor:
+            cursor.execute(self._block(name))
+            names = [column[0] for column in cursor.description or ()]
+            return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
     def value(self, name: str, /, **parameters: Any) -> Any:
         """Run a block that returns exactly one value."""
         (value,) = self.row(name, **parameters)

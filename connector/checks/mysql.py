@@ -6,13 +6,15 @@ import re
 from typing import TYPE_CHECKING
 
 from connector.checks.finding import Subject, error, ok, unseen, warning
+from connector.sources.mysql_replication import replication_sources
 from outbox.database import is_driver_error
 from outbox.errors import DatabaseUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from connector.checks.finding import Finding
+    from connector.sources.mysql_replication import ReplicationSource
 
 # Access denied: to a database, a table, a column, or for want of a global privilege; and
 # what XA RECOVER answers to those who may not look.
@@ -112,21 +114,45 @@ def judge_durability(known: Mapping[str, str]) -> Iterator[Finding]:
 
 def replica(subject: Subject) -> Iterator[Finding]:
     known = variables(subject)
-    if "ON" in (known.get("read_only"), known.get("super_read_only")):
+    if "ON" in (known.get(name) for name in ("read_only", "super_read_only", "innodb_read_only")):
         yield error(
             "replica",
             "this server is read-only, most likely a replica: it shows no locks of the writers",
             "point --database at the primary; if this is the primary, SET GLOBAL read_only = OFF",
         )
         return
-    name = "check_replication_mariadb" if is_mariadb(known) else "check_replication_mysql"
-    if subject.session.query(name):
-        yield error(
-            "replica",
-            "this server replicates from another one: rows may come in by replication, whose locks are not those of writers",
-            "point --database at the primary; if this server was promoted, STOP REPLICA and RESET REPLICA ALL",
+    yield from judge_replication(
+        replication_sources(subject.session, known["version"]),
+        subject.session.table.schema or subject.session.url.database,
+        subject.session.table.name,
+        mariadb=is_mariadb(known),
+    )
+
+
+def judge_replication(
+    sources: Sequence[ReplicationSource], schema: str, table: str, *, mariadb: bool
+) -> Iterator[Finding]:
+    sources = [source for source in sources if source.reaches(schema, table)]
+    for source in sources:
+        stop, forget = (
+            (f"STOP REPLICA '{source.name}'", f"RESET REPLICA '{source.name}' ALL")
+            if mariadb
+            else (f"STOP REPLICA FOR CHANNEL '{source.name}'", f"RESET REPLICA ALL FOR CHANNEL '{source.name}'")
         )
-    else:
+        if source.is_running:
+            yield error(
+                "replica",
+                f"this server replicates from {source}: rows may come in by replication, below an ID that is already in the stream",
+                f"point --database at the primary; if this server was promoted, {stop} and {forget}",
+            )
+        else:
+            yield warning(
+                "replica",
+                f"this server is still set up to replicate from {source}, though that is stopped: a relay would not start "
+                "once it runs again, after a restart of the server for one",
+                f"{forget}, when this server is the primary for good; else point --database at the primary",
+            )
+    if not sources:
         yield ok("replica", "a primary that takes writes")
 
 

@@ -20,9 +20,10 @@ import structlog
 from connector.fence import Holders
 from connector.source import Blocker, Look, Rows, Standing, look_in_steps
 from connector.sources.arrow import COLUMN_COUNT, from_python, to_rows
+from connector.sources.mysql_replication import replication_sources
 from connector.sources.session import open_session
 from connector.sources.sizing import ReadSize
-from outbox.database import is_refusal, one_line, redact
+from outbox.database import is_driver_error, is_refusal, one_line, redact
 from outbox.errors import DatabaseUnavailable, OutboxError, Unsupported
 from outbox.grants import quote_role
 from outbox.info import Info, read_info
@@ -73,6 +74,7 @@ class MysqlSource:
         try:
             self._variables = {str(name).lower(): str(value) for name, value in self.session.query("variables")}
             self._refuse_unsupported()
+            self._refuse_replica()
             if not self.is_mariadb:
                 self.session.query("fresh_statistics")
             self._server = int(self.session.value("which_server"))
@@ -103,7 +105,7 @@ class MysqlSource:
                 f"the relay's session is {isolation} with autocommit {variables['autocommit']}, though it has set "
                 "READ-COMMITTED and ON: something in between does not keep session settings (a proxy?); connect directly"
             )
-        if "ON" in (variables.get("read_only"), variables.get("super_read_only")):
+        if "ON" in (variables.get(name) for name in ("read_only", "super_read_only", "innodb_read_only")):
             raise Unsupported(
                 f"{self._options.database} is read-only, most likely a replica: point the relay at the primary"
             )
@@ -119,6 +121,25 @@ class MysqlSource:
         engine = self.session.query("engine")
         if engine and str(engine[0][0]).lower() != "innodb":
             raise Unsupported(f"{table} uses {engine[0][0]}: run ALTER TABLE {table} ENGINE = InnoDB")
+
+    def _refuse_replica(self) -> None:
+        table, database = self._options.table, self._options.database
+        try:
+            sources = replication_sources(self.session, self._variables["version"])
+        except OutboxError:
+            raise
+        except Exception as error:
+            if not is_driver_error(error):
+                raise
+            # A managed server, or no privilege. `outbox check` says so as well.
+            log.info("whether the server is a replica could not be looked at", reason=one_line(error))
+            return
+        for source in sources:
+            if source.is_running and source.reaches(table.schema or database.database, table.name):
+                raise Unsupported(
+                    f"{database} replicates from {source}: on a replica rows may come in below an ID that is already in "
+                    "the stream. Point the relay at the primary; if this server is the primary now, STOP REPLICA on it"
+                )
 
     def _can_list_holders(self) -> bool:
         try:

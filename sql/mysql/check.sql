@@ -1,14 +1,9 @@
 -- name: check_variables
-SHOW GLOBAL VARIABLES WHERE variable_name IN ('version', 'read_only', 'super_read_only', 'wsrep_on', 'wsrep_provider',
+SHOW GLOBAL VARIABLES WHERE variable_name IN ('version', 'read_only', 'super_read_only', 'innodb_read_only',
+    'wsrep_on', 'wsrep_provider',
     'group_replication_group_name', 'group_replication_single_primary_mode',
     'auto_increment_increment', 'auto_increment_offset',
     'innodb_flush_log_at_trx_commit', 'innodb_doublewrite', 'sync_binlog', 'log_bin', 'performance_schema')
-
--- name: check_replication_mysql
-SHOW REPLICA STATUS
-
--- name: check_replication_mariadb
-SHOW ALL REPLICAS STATUS
 
 -- name: check_role
 SELECT current_user()

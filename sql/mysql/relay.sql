@@ -10,7 +10,7 @@ SET SESSION information_schema_stats_expiry = 0
 
 -- name: variables
 SHOW VARIABLES WHERE variable_name IN ('version', 'tx_isolation', 'transaction_isolation', 'autocommit', 'read_only',
-    'super_read_only', 'server_uuid', 'server_uid', 'server_id', 'hostname', 'port', 'datadir', 'wsrep_on',
+    'super_read_only', 'innodb_read_only', 'server_uuid', 'server_uid', 'server_id', 'hostname', 'port', 'datadir', 'wsrep_on',
     'group_replication_group_name', 'group_replication_single_primary_mode',
     'auto_increment_increment', 'auto_increment_offset', 'performance_schema')
 
@@ -20,6 +20,16 @@ SELECT connection_id()
 -- name: engine
 SELECT engine FROM information_schema.tables
 WHERE table_schema = coalesce({schema_literal}, database()) AND table_name = {name_literal}
+
+-- name: replication_mariadb
+SHOW ALL REPLICAS STATUS
+
+-- name: replication_mysql
+SHOW REPLICA STATUS
+
+-- name: replication_mysql_old
+-- MySQL before 8.0.22.
+SHOW SLAVE STATUS
 
 -- name: standing
 SELECT coalesce((SELECT auto_increment FROM information_schema.tables

@@ -101,9 +101,14 @@ def test_a_read_only_server_is_refused(careless_session: Session) -> None:
 def test_a_server_that_replicates_from_another_is_refused(careless_session: Session) -> None:
     careless_session.run("CHANGE MASTER 'far' TO MASTER_HOST = '127.0.0.1', MASTER_PORT = 1")
     try:
-        assert_wrong(look(careless_session)["replica"], says="replicates from another", fix="primary")
+        finding = look(careless_session)["replica"]
+        assert_wrong(finding, level="warning", says="127.0.0.1 (connection 'far')", fix="RESET REPLICA 'far' ALL")
+        careless_session.run("START REPLICA 'far'")
+        assert_wrong(look(careless_session)["replica"], says="replicates from 127.0.0.1", fix="primary")
     finally:
-        careless_session.run("RESET SLAVE 'far' ALL")
+        careless_session.run("STOP REPLICA 'far'")
+        careless_session.run("RESET REPLICA 'far' ALL")
+    assert look(careless_session)["replica"].level == "ok"
 
 
 def test_a_real_galera_node_is_refused() -> None:
