@@ -25,10 +25,11 @@ def configure(log_format: str) -> None:
     """Send everything that is logged to stderr; stdout is for data."""
     if log_format not in FORMATS:
         raise UsageError(f"log_format {log_format!r}: it is {' or '.join(FORMATS)}")
+    colors = sys.stderr is not None and sys.stderr.isatty()
     last: list[Any] = (
-        [structlog.dev.ConsoleRenderer(colors=sys.stderr is not None and sys.stderr.isatty())]
+        [structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=structlog.dev.plain_traceback), _redact]
         if log_format == "human"
-        else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(ensure_ascii=False)]
+        else [structlog.processors.JSONRenderer(ensure_ascii=False)]
     )
     structlog.configure(
         processors=[
@@ -36,6 +37,8 @@ def configure(log_format: str) -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             _without_traceback,
+            # As text, before the passwords are taken out, and without the local variables: they hold many.
+            structlog.processors.format_exc_info,
             _without_passwords,
             *last,
         ],
@@ -69,7 +72,12 @@ def _without_traceback(_: object, __: str, event: MutableMapping[str, Any]) -> M
 
 
 def _without_passwords(_: object, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Each value by itself: in the whole line of JSON a password's end could not be told from its string's."""
     for key, value in event.items():
-        if isinstance(value, str):
-            event[key] = redacted(value)
+        if value is not None and not isinstance(value, int | float):
+            event[key] = redacted(str(value))
     return event
+
+
+def _redact(_: object, __: str, line: str) -> str:
+    return redacted(line)

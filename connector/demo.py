@@ -7,6 +7,7 @@ the business table with the stream, besides asking `verify`.
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import sys
@@ -165,16 +166,20 @@ class Demo:
     def _command(self, *more: str) -> list[str]:
         return [
             *(sys.executable, "-m", "cli.main", "relay", "--outbox", str(self._table)),
-            *("--database", self._url.url, "--stream", self._stream_url, "--lease", "2s", *more),
+            *("--stream", self._stream_url, "--lease", "2s", *more),
         ]
+
+    def _environment(self) -> dict[str, str]:
+        # Not on the command line: its password would be there for every user of the machine to see.
+        return {**os.environ, "OUTBOX_DATABASE_URL": self._url.url}
 
     def _start_relay(self) -> subprocess.Popen[bytes]:
         with self._log_path.open("ab") as log:
-            return subprocess.Popen(self._command(), stdout=log, stderr=log)
+            return subprocess.Popen(self._command(), stdout=log, stderr=log, env=self._environment())
 
     def _drain(self) -> None:
         with self._log_path.open("ab") as log:
-            subprocess.run(self._command("--once"), stdout=log, stderr=log, check=True)
+            subprocess.run(self._command("--once"), stdout=log, stderr=log, env=self._environment(), check=True)
 
     def _tail(self) -> int:
         try:
