@@ -205,11 +205,12 @@ class Session:
         self.run("BEGIN IMMEDIATE" if self.dialect == "sqlite" else "BEGIN")
         try:
             yield
+            # SQLite keeps the transaction open when a reader is in the way of its COMMIT.
+            self.run("COMMIT")
         except BaseException:
             with contextlib.suppress(Exception):
                 self.run("ROLLBACK")
             raise
-        self.run("COMMIT")
 
     def close(self) -> None:
         with contextlib.suppress(Exception):
