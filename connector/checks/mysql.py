@@ -247,6 +247,13 @@ def privileges(subject: Subject) -> Iterator[Finding]:
             f"{role} may not list prepared transactions: one whose client left would be taken for rolled back",
             f"GRANT XA_RECOVER_ADMIN ON *.* TO {role}",
         )
+    # Neither is better for what the relay promises, and RELOAD allows a lot more than this.
+    yield ok(
+        "redo-log",
+        f"{role} has RELOAD: the relay has the redo log flushed before it appends"
+        if _may(subject, "flush_redo_log")
+        else f"{role} lacks RELOAD, and can do without: the relay flushes the redo log by a commit of its own",
+    )
 
 
 def isolation(subject: Subject) -> Iterator[Finding]:

@@ -206,6 +206,14 @@ def test_missing_help_for_the_relay_is_a_warning(session: Session, relay: Sessio
     assert_wrong(findings["purge-horizon"], level="warning", says="could not be looked at")
 
 
+def test_how_the_redo_log_is_flushed_is_said(session: Session, relay: Session) -> None:
+    finding = look(relay)["redo-log"]
+    assert (finding.level, "lacks RELOAD" in finding.message) == ("ok", True), finding
+    session.run(f"GRANT RELOAD ON *.* TO {relay.url.username}")
+    finding = look(Session(relay.url, TABLE))["redo-log"]
+    assert (finding.level, "has RELOAD" in finding.message) == ("ok", True), finding
+
+
 def test_a_role_that_sees_nothing_is_told_so(session: Session) -> None:
     role = f"r_{uuid.uuid4().hex[:10]}"
     session.run(f"CREATE USER {role}")
