@@ -286,6 +286,31 @@ def test_small_frames_are_put_together_when_a_segment_is_sealed(tmp_path):
         assert len([part for part in batches if part.last_id <= sealed]) < 10
 
 
+def test_sealed_segment_of_an_older_backup_may_be_put_back(tmp_path, monkeypatch):
+    """It was copied before its frames were put together: the same events in smaller frames."""
+    folder = tmp_path / "s"
+    url = f"file://{folder}?segment_bytes=20000"
+    with monkeypatch.context() as patch:
+        patch.setattr("stream_store.file.tidy.tidy", lambda *_: None)
+        with open_stream(url, "write") as stream:
+            for event_id in range(1, 60):
+                stream.append(batch([event_id]))
+    first, later, *_ = list_segments(folder)
+    path = segment_path(folder, first)
+    backup = path.read_bytes()
+    with open_stream(url, "write") as stream:
+        wait_until_tidy(stream)
+        assert path.stat().st_size < len(backup)
+        stream.append(batch([60]))
+    path.write_bytes(bytes(100))
+    assert not check(url).ok
+    path.write_bytes(backup)
+    assert check(url).ok
+    for after in (0, 1, later - 1, later, 59):
+        assert ids_of(open_stream(url).read(after)) == list(range(after + 1, 61))
+    assert_whole(url, 60)
+
+
 def test_forked_child_does_not_keep_the_writer_lock(tmp_path):
     url = f"file://{tmp_path}/s"
     stream = open_stream(url, "write")
