@@ -30,14 +30,23 @@ def report_sink(folder: Path, table: str, through: int) -> None:
 def materialized_through(folder: Path) -> int | None:
     """The lowest ID that any known sink has reached; None when no sink is known."""
     reached = []
-    for path in (folder / SINKS_NAME).glob("*.json"):
-        try:
-            reached.append(int(json.loads(path.read_bytes())["through"]))
-        except FileNotFoundError:
-            continue  # an operator has just removed a sink that is no more
-        except (ValueError, KeyError, TypeError) as error:
-            raise StreamUnavailable(
-                f"{path} cannot be read ({error}): its sink writes it again with its next commit; remove the file if "
-                "that sink is no more"
-            ) from error
+    with disk.reporting("reading", folder / SINKS_NAME):
+        for path in _reports(folder / SINKS_NAME):
+            try:
+                reached.append(int(json.loads(path.read_bytes())["through"]))
+            except FileNotFoundError:
+                continue  # an operator has just removed a sink that is no more
+            except (ValueError, KeyError, TypeError) as error:
+                raise StreamUnavailable(
+                    f"{path} cannot be read ({error}): its sink writes it again with its next commit; remove the file "
+                    "if that sink is no more"
+                ) from error
     return min(reached, default=None)
+
+
+def _reports(folder: Path) -> list[Path]:
+    # Not by glob: it takes a folder that it may not read for an empty one, and no sink would be known.
+    try:
+        return [path for path in folder.iterdir() if path.suffix == ".json"]
+    except FileNotFoundError:
+        return []

@@ -261,6 +261,23 @@ def test_leftovers_of_a_crash_are_removed(folder):
     assert not (folder / f"{99999:020d}.idx").exists()
 
 
+def test_sinks_that_cannot_be_read_are_not_taken_for_none(folder):
+    """A relay that waits for its sinks tries again and says why."""
+    with open_stream(f"file://{folder}") as stream:
+        stream.report_sink("orders", 7)
+        (report,) = (folder / "sinks").iterdir()
+        report.rename(folder / "away")
+        report.mkdir()
+        with pytest.raises(StreamUnavailable, match=r"reading .*sinks: Is a directory"):
+            stream.materialized_through()
+        report.rmdir()
+        assert stream.materialized_through() is None
+        (folder / "sinks").rmdir()
+        (folder / "sinks").symlink_to(folder / "sinks")  # a loop; the root of a container may read any folder
+        with pytest.raises(StreamUnavailable, match=r"reading .*sinks: Too many levels"):
+            stream.materialized_through()
+
+
 def test_folder_is_its_owners_alone(folder):
     assert folder.stat().st_mode & 0o777 == 0o700
 
