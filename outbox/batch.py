@@ -62,14 +62,17 @@ class EventBatch:
     def nbytes(self) -> int:
         return int(self.rows.get_total_buffer_size())
 
-    def after(self, tail: int) -> EventBatch | None:
-        """The part of the batch that follows `tail`, or None when nothing does."""
-        if tail <= self.prev_id:
+    def after(self, reached: int) -> EventBatch | None:
+        """The events above `reached`, or None when there are none.
+
+        Their `prev_id` is that of the event which they follow, also when `reached` is a dead ID.
+        """
+        skip = 0 if reached <= self.prev_id else first_above(self.ids, reached)
+        if skip == 0:
             return self
-        skip = first_above(self.ids, tail)
         if skip == len(self):
             return None
-        return EventBatch(max(tail, self.prev_id), self.rows.slice(skip))
+        return EventBatch(int(self.ids[skip - 1].as_py()), self.rows.slice(skip))
 
     def through(self, last: int) -> EventBatch | None:
         """The part of the batch up to and including `last`, or None when there is none."""

@@ -111,9 +111,10 @@ class Stream(Protocol):
     def read(self, after: int, through: int | None = None) -> Iterator[EventBatch]:
         """Durable events with after < id <= through, chained, in batches as they are stored.
 
-        Ends at the tail as it was when `read` was called. Asking for trimmed IDs is an
-        error (`Trimmed`). Behind a lost range (`StreamInfo.lost`) the next batch's `prev_id`
-        is the end of the range, so a reader that checks the chain sees the loss.
+        The first batch's `prev_id` is the event before it: `after` itself, or an ID below it
+        when `after` is dead. Behind a lost range (`StreamInfo.lost`) a batch's `prev_id` is
+        the end of the range, so a reader that checks the chain sees the loss. Ends at the
+        tail as it was when `read` was called. Asking for trimmed IDs is an error (`Trimmed`).
         """
 
     def find(self, time: datetime) -> int:

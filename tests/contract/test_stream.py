@@ -140,10 +140,29 @@ def test_read_cuts_batches_at_both_ends(url):
 def test_read_between_rows_starts_at_the_next_one(url):
     with open_stream(url, "write") as stream:
         stream.append(batch([5, 9, 14], prev_id=0))
-        assert chain_of(stream.read(7)) == [(7, 14)]
+        assert ids_of(stream.read(7)) == [9, 14]
         assert ids_of(stream.read(7, 13)) == [9]
         assert ids_of(stream.read(9, 13)) == []
         assert ids_of(stream.read(0, 4)) == []
+
+
+def test_read_from_a_dead_id_says_which_event_comes_before(url):
+    with open_stream(url, "write") as stream:
+        stream.append(batch([5, 9], prev_id=0))
+        stream.append(batch([14, 15], prev_id=9))
+        for after, chain in [
+            (3, [(0, 9), (9, 15)]),
+            (5, [(5, 9), (9, 15)]),
+            (6, [(5, 9), (9, 15)]),
+            (8, [(5, 9), (9, 15)]),
+            (10, [(9, 15)]),
+            (13, [(9, 15)]),
+            (14, [(14, 15)]),
+        ]:
+            assert chain_of(stream.read(after)) == chain, after
+        stream.lose(20)
+        stream.append(batch([23], prev_id=20))
+        assert chain_of(stream.read(18)) == chain_of(stream.read(22)) == [(20, 23)]
 
 
 def test_read_ends_at_the_tail_it_began_with(url):

@@ -176,6 +176,9 @@ class FileStreamMachine(RuleBasedStateMachine):
             reached = None
             batches = list(stream.read(after, through))
             assert ids_of(batches) == [event_id for event_id in self.ids if after < event_id <= through]
+            if batches:
+                ends = [self.trimmed, *self.ids, *(end for _, end in self.lost)]
+                assert batches[0].prev_id == max(end for end in ends if end < batches[0].first_id)
             for part in batches:
                 if reached is not None and part.prev_id != reached:
                     assert any(part.prev_id == end and reached >= start for start, end in self.joined_lost())
