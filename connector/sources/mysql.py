@@ -9,16 +9,15 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-import sys
 import time
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlencode, urlunsplit
 
 import pyarrow as pa
 import structlog
 
 from connector.fence import Holders
 from connector.source import Blocker, Look, Rows, Standing, look_in_steps
+from connector.sources import mysql_bulk
 from connector.sources.arrow import COLUMN_COUNT, from_python, to_rows
 from connector.sources.mysql_replication import replication_sources
 from connector.sources.session import open_session
@@ -27,7 +26,6 @@ from outbox.database import is_driver_error, is_refusal, one_line, redact
 from outbox.errors import DatabaseUnavailable, OutboxError, Unsupported
 from outbox.grants import quote_role
 from outbox.info import Info, read_info
-from outbox.mysql_connection import PROBE_COUNT, PROBE_INTERVAL_SECONDS, VANISHED_TIMEOUT_SECONDS
 from outbox.mysql_options import MysqlOptions
 from outbox.queries import block, with_integers
 
@@ -35,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator
 
     from connector.options import RelayOptions
-    from outbox.database import DatabaseUrl, Session
+    from outbox.database import Session
 
 log: Any = structlog.get_logger()
 
@@ -44,8 +42,10 @@ ID_MAX = 2**63 - 1
 BULK_ROWS_MIN = 2_000
 # PyMySQL makes Python objects: it never reads more rows than this at once.
 SMALL_ROWS_MAX = 5_000
-# How long to read by PyMySQL after connectorx failed: it does not say whether it ever can.
+# How long to read by PyMySQL after connectorx failed, twice as long each time: it does not say
+# whether it ever can, and takes half a minute to say so (a server that asks for TLS, for one).
 BULK_PAUSE_SECONDS = 60.0
+BULK_PAUSE_SECONDS_MAX = 3_600.0
 # How long to hope that the writers' own commits flush the redo log before we ask for it, and
 # how long to sleep between looks when the server flushes it by its own clock only.
 FLUSH_PATIENCE_SECONDS = 0.002
@@ -63,6 +63,7 @@ class MysqlSource:
         self._may_flush = True
         # connectorx is told of nothing but the address: sockets and certificates are PyMySQL's.
         self._bulk_from = 0.0 if MysqlOptions.parse(options.database.parts.query).is_plain else math.inf
+        self._bulk_pause_seconds = BULK_PAUSE_SECONDS
         self._server = 0
         self._drawn = 0
         self._size = ReadSize()
@@ -188,7 +189,7 @@ class MysqlSource:
         last = ID_MAX if through is None else through
         to_come = min(last, max(self._drawn, after)) - after
         limit_rows = self._size.rows_within(self.session, after, last, min(limit_rows, max(to_come, 1)))
-        if limit_rows >= BULK_ROWS_MIN and time.monotonic() >= self._bulk_from:
+        if limit_rows >= BULK_ROWS_MIN and time.monotonic() >= self._bulk_from and mysql_bulk.ALLOWANCE.take():
             parts = self._read_bulk(after, last, limit_rows)
         else:
             parts = self._read_small(after, last, min(limit_rows, SMALL_ROWS_MAX))
@@ -202,20 +203,20 @@ class MysqlSource:
             yield from_python(rows, pa.timestamp("us"))
 
     def _read_bulk(self, after: int, through: int, limit_rows: int) -> Iterator[Rows]:
-        import connectorx
-
         url = self._options.database
         sql = with_integers(
             block("mysql", "read_bulk", self._options.table), after=after, through=through, limit_rows=limit_rows
         )
         try:
-            table: Any = connectorx.read_sql(bulk_address(url), sql, return_type="arrow", protocol="binary")
-        except Exception as error:  # connectorx raises RuntimeError for everything
+            table = mysql_bulk.read_arrow(url, sql)
+        except Exception as error:
             # The session still works, or its error says what is wrong: rather slow than stuck.
             log.warning("reading by PyMySQL, connectorx cannot", reason=redact(str(error)))
-            self._bulk_from = time.monotonic() + BULK_PAUSE_SECONDS
+            self._bulk_from = time.monotonic() + self._bulk_pause_seconds
+            self._bulk_pause_seconds = min(2 * self._bulk_pause_seconds, BULK_PAUSE_SECONDS_MAX)
             yield from self._read_small(after, through, min(limit_rows, SMALL_ROWS_MAX))
             return
+        self._bulk_pause_seconds = BULK_PAUSE_SECONDS
         for part in table.to_batches():
             servers = part.column(COLUMN_COUNT + 1).cast(pa.int64()).unique().to_pylist()
             if servers != [self._server]:
@@ -345,24 +346,6 @@ class MysqlSource:
         if self._session is not None:
             self._session.close()
             self._session = None
-
-
-def bulk_address(url: DatabaseUrl) -> str:
-    """The URL as connectorx takes it: it must end with its server too, and by itself sends no keepalives at all."""
-    host = url.parts.hostname or "localhost"
-    host = f"[{host}]" if ":" in host else host
-    address = f"{quote(url.username, safe='')}:{quote(url.password, safe='')}@{host}:{url.parts.port or 3306}"
-    options = {
-        "tcp_connect_timeout_ms": round(MysqlOptions.parse(url.parts.query).connect_timeout_seconds * 1000),
-        "tcp_keepalive_time_ms": VANISHED_TIMEOUT_SECONDS * 1000,
-    }
-    if sys.platform == "linux":  # elsewhere it refuses to know these
-        options |= {
-            "tcp_keepalive_probe_interval_secs": PROBE_INTERVAL_SECONDS,
-            "tcp_keepalive_probe_count": PROBE_COUNT,
-            "tcp_user_timeout_ms": VANISHED_TIMEOUT_SECONDS * 1000,
-        }
-    return urlunsplit(("mysql", address, "/" + quote(url.database, safe=""), urlencode(options), ""))
 
 
 def _shown(part: Any) -> str:

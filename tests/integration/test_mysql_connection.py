@@ -12,7 +12,7 @@ from urllib.parse import quote
 import connectorx
 import pytest
 
-from connector.sources.mysql import bulk_address
+from connector.sources.mysql_bulk import bulk_address
 from outbox.database import DatabaseUrl, Session
 from outbox.errors import DatabaseUnavailable
 from outbox.names import OutTable
