@@ -57,13 +57,19 @@ class PostgresSource:
 
     def _refuse_unsupported(self) -> None:
         table = self._options.table
-        isolation, row_security, in_recovery, encoding = self.session.row("session_verified")
+        isolation, row_security, in_recovery, encoding, server_encoding = self.session.row("session_verified")
         if in_recovery:
             raise Unsupported(f"{self._options.database} is a replica: point the relay at the primary")
         if (isolation, row_security, encoding) != ("read committed", "off", "UTF8"):
             raise Unsupported(
                 f"the relay's session is {isolation} with row_security {row_security} and client_encoding {encoding}, "
-                "though it has set read committed, off and UTF8: something in between does not keep session settings (a transaction pooler?); connect directly"
+                "though it has set read committed, off and UTF8: something in between does not keep session settings "
+                "(a transaction pooler?); connect directly"
+            )
+        if server_encoding == "SQL_ASCII":
+            raise Unsupported(
+                "the database is in SQL_ASCII, where text may be any bytes, and events are Unicode text: "
+                "keep the out table in a database created with ENCODING 'UTF8'"
             )
         settings = self.session.query("sequence_settings")
         if not settings:
@@ -98,7 +104,7 @@ class PostgresSource:
                 cursor.execute(block("postgresql", "session_settings", self._options.table))
                 cursor.fetchall()
                 cursor.execute(block("postgresql", "session_verified", self._options.table))
-                isolation, row_security, in_recovery, encoding = cursor.fetchone()
+                isolation, row_security, in_recovery, encoding, _ = cursor.fetchone()
                 cursor.execute(block("postgresql", "server_id", self._options.table))
                 (server_id,) = cursor.fetchone()
         except dbapi.Error as error:

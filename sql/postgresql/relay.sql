@@ -16,7 +16,7 @@ SELECT set_config('lock_timeout', '2s', false)
 
 -- name: session_verified
 SELECT current_setting('transaction_isolation'), current_setting('row_security'), pg_is_in_recovery(),
-       current_setting('client_encoding')
+       current_setting('client_encoding'), current_setting('server_encoding')
 
 -- name: server_id
 SELECT (SELECT system_identifier FROM pg_control_system()) || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8)

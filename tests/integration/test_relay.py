@@ -15,7 +15,7 @@ from connector import cleaner
 from connector.options import DeleteAfter
 from connector.verify import verify
 from outbox.database import Session
-from outbox.errors import ConflictingRow, LateRow, SchemaError, WrongPartner
+from outbox.errors import ConflictingRow, LateRow, SchemaError, Unsupported, WrongPartner
 from outbox.info import read_info
 from outbox.names import OutTable
 from stream_store import open_stream
@@ -193,6 +193,16 @@ def test_text_of_another_encoding_becomes_unicode(
     events.validate(full=True)
     assert set(events.column("subject").to_pylist()) == {"Müller"}
     assert set(events.column("data").to_pylist()) == {'{"name": "é"}'}
+
+
+def test_database_whose_text_may_be_any_bytes_is_refused(postgresql_url: str, stream_url: str):
+    base, _, name = postgresql_url.rpartition("/")
+    with psycopg.connect(postgresql_url, autocommit=True) as admin:
+        admin.execute(
+            f"CREATE DATABASE {name}_ascii ENCODING 'SQL_ASCII' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'"
+        )
+    with pytest.raises(Unsupported, match="SQL_ASCII"):
+        relay_once(installed(f"{base}/{name}_ascii", stream_url))
 
 
 def test_relay_waits_while_somebody_restores_the_database(postgresql_url: str, stream_url: str):
