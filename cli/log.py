@@ -46,13 +46,16 @@ def configure(log_format: str) -> None:
         logger_factory=lambda *_: _LOG,
         cache_logger_on_first_use=False,
     )
+    library = logging.getLogger("stream_store")
+    library.handlers, library.propagate = [_Forward()], False
 
 
 class _Log:
     """stderr, line by line. A log that cannot be written, on a full disk or into a closed pipe, stops nothing."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        # A signal's handler may log while the main thread does.
+        self._lock = threading.RLock()
 
     def msg(self, line: str) -> None:
         with self._lock:
@@ -62,6 +65,13 @@ class _Log:
 
 
 _LOG = _Log()
+
+
+class _Forward(logging.Handler):
+    """What the stream store says by Python's own logging, in the format of everything else."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        structlog.get_logger().log(record.levelno, record.getMessage())
 
 
 def _without_traceback(_: object, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

@@ -8,7 +8,7 @@ import threading
 
 import click
 
-from cli import flags, printing
+from cli import flags
 from cli.settings import FENCES, load_all, program_setting
 
 INTERRUPTED = 130
@@ -88,7 +88,11 @@ def relay(
     options = [settings.relay_options() for settings in found]
     configure(program_setting("log_format", log_format, config, "human"))
 
+    import structlog
+
     from connector.supervisor import run
+
+    log = structlog.get_logger()
 
     stop = threading.Event()
 
@@ -97,7 +101,7 @@ def relay(
             # Safe at any moment, as a crash is; and no thread could keep us from it.
             os._exit(INTERRUPTED)
         stop.set()
-        printing.say(f"{signal.Signals(number).name}: finishing what is under way; once more to exit at once")
+        log.info(f"{signal.Signals(number).name}: finishing what is under way; once more to exit at once")
 
     signal.signal(signal.SIGTERM, handle)
     signal.signal(signal.SIGINT, handle)

@@ -13,7 +13,7 @@ from outbox.errors import SchemaError, UsageError
 from outbox.names import OutTable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from connector.options import RelayOptions
     from outbox.database import DatabaseUrl
@@ -74,11 +74,11 @@ class OutboxSettings:
 
     @property
     def stream(self) -> str:
-        return self._required("stream", "URL", str)
+        return self._required("stream", "URL", _lasting)
 
     @property
     def stream_if_given(self) -> str | None:
-        return self.text("stream")
+        return self.stream if "stream" in self.given else None
 
     @property
     def source(self) -> str | None:
@@ -91,6 +91,7 @@ class OutboxSettings:
         from connector.options import DeleteAfter, RelayOptions, parse_on_blocker
 
         default = RelayOptions(self.database, self.table, self.stream)
+        self._parsed("name", lambda _: default.table.quoted(default.database.dialect), "")
         return RelayOptions(
             database=default.database,
             table=default.table,
@@ -136,13 +137,25 @@ def load_all(
     above = _above(flags, environ)
     name = above.get("name")
     chosen = [given for given in file.outboxes if name is None or _same_table(given.get("name"), name)]
-    if not chosen:
+    if file.outboxes and not chosen and name is not None and not {"database", "stream"} & set(above):
+        raise UsageError(f"{name.origin}: {file.path} has no outbox {name.value}, only {_names(file.outboxes)}")
+    if not chosen or (len(chosen) > 1 and (flags.get("database") or flags.get("stream"))):
+        # Whoever names a database or a stream by a flag means none of the file's outboxes.
         chosen = [{key: given for key, given in file.defaults.items() if key in KEYS}]
-    if len(chosen) > 1 and "stream" in above:
-        raise UsageError(
-            f"{above['stream'].origin} names one stream, but {file.path} has {len(chosen)} outboxes: choose one by --outbox"
-        )
+    if len(chosen) > 1:
+        _refuse_one_for_all(above, file, chosen)
     return [OutboxSettings({**given, **above}) for given in chosen]
+
+
+def _refuse_one_for_all(above: Mapping[str, Given], file: Config, chosen: Sequence[Mapping[str, Given]]) -> None:
+    """A variable that would put itself in the place of what each outbox of the file has of its own."""
+    databases = {given["database"].value for given in chosen if "database" in given}
+    for key in ("stream", *(["database"] if len(databases) > 1 else [])):
+        if key in above:
+            raise UsageError(
+                f"{above[key].origin} names one {key}, but {file.path} has {len(chosen)} outboxes: choose one by --outbox, "
+                f"or unset {above[key].origin}"
+            )
 
 
 def load_one(
@@ -154,8 +167,9 @@ def load_one(
     """The one outbox that a command works on."""
     found = load_all(flags, config, environ, folder)
     if len(found) > 1:
-        names = ", ".join(str(settings.table) for settings in found)
-        raise UsageError(f"outbox.toml describes {len(found)} outboxes ({names}): choose one by --outbox NAME")
+        names = [str(settings.table) for settings in found]
+        way = "--outbox NAME" if len(set(names)) == len(names) else "--database URL and --stream URL"
+        raise UsageError(f"outbox.toml describes {len(found)} outboxes ({', '.join(names)}): choose one by {way}")
     return found[0]
 
 
@@ -189,8 +203,21 @@ def _above(flags: Mapping[str, str | int | None], environ: Mapping[str, str]) ->
     return found
 
 
+def _names(outboxes: Sequence[Mapping[str, Given]]) -> str:
+    return ", ".join(str(given["name"].value) if "name" in given else "outbox" for given in outboxes)
+
+
 def _same_table(one: Given | None, other: Given) -> bool:
     return OutTable.parse(str(one.value) if one else "outbox") == OutTable.parse(str(other.value))
+
+
+def _lasting(text: str) -> str:
+    if text.lower().startswith("memory:"):
+        raise UsageError(
+            f"{text!r}: a stream in memory ends with its process, and rows would be deleted for it; it is for tests in "
+            "Python. Write file:///path/of/a/folder"
+        )
+    return text
 
 
 def _positive(text: str) -> int:

@@ -29,7 +29,8 @@ def status(database: str | None, stream: str | None, outbox: str | None, config:
     """Show how far the stream is behind, who leads, and who holds it back.
 
     Looks once, without disturbing a relay. Without --stream, what the relay last said of
-    its stream is shown.
+    its stream is shown. The exit code is 0 whatever it shows: `outbox check` and
+    `outbox verify` are the ones to judge, with exit code 3.
     """
     from connector.status import status as look
 

@@ -64,13 +64,17 @@ def _facts(found: Verification) -> list[tuple[str, Any]]:
         shown = ", ".join(str(number) for number in ids[:10])
         return f"{count:,}" + (f" (ID{'' if count == 1 else 's'} {shown}{', …' if count > 10 else ''})" if ids else "")
 
+    verdict = "ok: nothing lost, nothing doubled" if found.ok else "NOT OK"
+    if found.ok and found.recorded_lost:
+        verdict = f"ok, apart from {printing.counted(found.recorded_lost, 'ID')} recorded as lost by a rebase"
     return [
-        ("verdict", "ok: nothing lost, nothing doubled" if found.ok else "NOT OK"),
+        ("verdict", verdict),
         ("IDs through", found.tail),
         ("  events", found.events),
         ("  dead (rolled back)", found.dead),
         ("  trimmed", found.trimmed),
         ("  recorded as lost", found.recorded_lost),
+        *([("  cannot be read", found.unread)] if found.unread else []),
         ("lost", named(found.lost, found.lost_ids)),
         ("duplicated", named(found.duplicated, found.duplicated_ids)),
         ("conflicting", named(found.conflicting, found.conflicting_ids)),

@@ -134,6 +134,11 @@ def _name_blockers(result: Status, options: RelayOptions, tail: int) -> None:
         return
     finally:
         source.close()
-    if blockers:
+    if "unlisted" in holders.sessions:
+        result.held_at = tail + 1
+        result.blockers = [
+            "perhaps a transaction in flight: who holds locks cannot be listed here (see `outbox check`)"
+        ]
+    elif blockers:
         result.held_at = tail + 1
         result.blockers = [str(blocker) for blocker in blockers]

@@ -25,6 +25,8 @@ ONCE_PATIENCE_SECONDS = 60.0
 RETRY_SECONDS_MIN = 0.1
 RETRY_SECONDS_MAX = 10.0
 RETRY_RESET_SECONDS = 60.0
+# A relay that failed for good is spoken of again and again while others live on in the process.
+REMIND_SECONDS = 300.0
 
 
 def is_transient(error: BaseException) -> bool:
@@ -141,9 +143,14 @@ def run(relays: Sequence[RelayOptions], *, once: bool, stop: threading.Event) ->
     threads = [threading.Thread(target=work, args=(options,), name=f"relay {options.table}") for options in relays]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        while thread.is_alive():
-            # Short joins, so that the main thread goes on handling signals.
-            thread.join(timeout=0.2)
+    remind_at = time.monotonic() + REMIND_SECONDS
+    while any(thread.is_alive() for thread in threads):
+        # Short joins, so that the main thread goes on handling signals.
+        next(thread for thread in threads if thread.is_alive()).join(timeout=0.2)
+        if failures and time.monotonic() >= remind_at:
+            remind_at = time.monotonic() + REMIND_SECONDS
+            log.error(
+                f"{len(failures)} of {len(relays)} relays have ended for good", reasons=[str(f) for f in failures]
+            )
     codes = [75 if is_transient(error) else int(getattr(error, "exit_code", 1)) for error in failures]
     return 4 if 4 in codes else max(codes, default=0)

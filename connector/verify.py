@@ -32,7 +32,8 @@ class Verification:
     """What `outbox verify` found; the fields are a contract of `--json`.
 
     Every ID from 1 to the tail is an event, dead (recorded by the chain), trimmed, or
-    recorded as lost by `outbox rebase`: events + dead + trimmed + recorded_lost = tail.
+    recorded as lost by `outbox rebase`: events + dead + trimmed + recorded_lost = tail. What
+    is missing in that sum, because the stream is damaged, is `unread`.
     """
 
     ok: bool = False
@@ -51,6 +52,8 @@ class Verification:
     dead: int = 0
     trimmed: int = 0
     recorded_lost: int = 0
+    # IDs through the tail that could not be read: the stream is damaged.
+    unread: int = 0
     # Rows that the relay has not appended yet, and rows already appended but not deleted.
     rows_pending: int = 0
     rows_kept: int = 0
@@ -91,6 +94,8 @@ def verify(url: DatabaseUrl, table: OutTable, stream_url: str, progress: Progres
                 f"row {late} lies at or below {result.deleted_through}, where every row had been deleted"
             )
         result.rows_pending = _count_pending(source, result.tail, result.last_id_drawn)
+    accounted = result.events + result.dead + result.trimmed + result.recorded_lost
+    result.unread = max(0, result.tail - accounted)
     result.ok = not (result.lost or result.duplicated or result.conflicting or result.problems)
     return result
 

@@ -118,7 +118,8 @@ def _has_raw_password(parts: urllib.parse.SplitResult) -> bool:
     user, at, _ = parts.netloc.rpartition("@")
     if at:
         # Drivers differ in which `@` ends the password: libpq takes the first.
-        return "@" in user or (":" in user and "@" in parts.path)
+        spilled = "@" in parts.path or ("@" in parts.query and not re.fullmatch(r"([a-z_]+=[^=&]*&?)+", parts.query))
+        return "@" in user or (":" in user and spilled)
     # user:12/34@host: the rest of the password has become the path, or the query.
     return ":" in parts.netloc and "@" in (parts.path or parts.query)
 
@@ -143,9 +144,10 @@ class Session:
                     raise
                 if is_connection_error(error) and not is_refused_login(error):
                     raise
-                raise UsageError(
-                    f"{url} refuses the connection: {one_line(error)}; look at the user, the password and the database's name"
-                ) from error
+                advice = "look at the user, the password and the database's name"
+                if url.dialect == "sqlite":
+                    advice = "look at the path, and whether this user may read and write the file and its folder"
+                raise UsageError(f"{url} refuses the connection: {one_line(error)}; {advice}") from error
 
     def query(self, name: str, /, **parameters: Any) -> list[tuple[Any, ...]]:
         """Run a block and return its rows (none for a statement without a result)."""

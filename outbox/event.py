@@ -38,7 +38,7 @@ class Event:
     datacontenttype: str | None = field(default=None, kw_only=True)
     headers: Mapping[str, Any] = field(default_factory=dict, kw_only=True, hash=False)
     time: datetime | None = field(default=None, kw_only=True)
-    source: str = field(default="outbox", kw_only=True)
+    source: str = field(default="/outbox", kw_only=True)
     prev_id: int | None = field(default=None, kw_only=True)
 
     @cached_property
@@ -81,7 +81,7 @@ class Event:
         return attributes
 
 
-def events(batch: EventBatch, source: str = "outbox") -> Iterator[Event]:
+def events(batch: EventBatch, source: str = "/outbox") -> Iterator[Event]:
     """The events of a batch, one by one."""
     prev_id = batch.prev_id
     for row in batch.rows.to_pylist():

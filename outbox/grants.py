@@ -96,6 +96,7 @@ def _grant(url: DatabaseUrl, table: OutTable, role: str, name: str) -> list[str]
             raise SchemaError(
                 f"{url} refused to grant {role!r} its privileges on {table}: {str(error).strip()}. Grant them as the "
                 "table's owner, and create the role first"
+                + ("; a user of one host is written NAME@HOST, as in app@localhost" if url.dialect == "mysql" else "")
             ) from error
         return [] if name == "grant_writer" else _grant_more(session, found, quoted)
 

@@ -52,7 +52,7 @@ class MemoryOutbox(Outbox):
                     datacontenttype=row.datacontenttype,
                     headers=json.loads(row.headers) if row.headers else {},
                     time=row.time or datetime.now(UTC),
-                    source=self.source or "outbox",
+                    source=self.source or self.table.source,
                     prev_id=self._last_id,
                 )
             )

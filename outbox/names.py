@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import urllib.parse
 from dataclasses import dataclass
 
 from outbox.errors import UsageError
@@ -50,6 +51,12 @@ class OutTable:
         # Odd parts in quotes, so that `parse` reads back what is shown.
         shown = [quote(part, "ansi") if set(part) & set('."') else part for part in (self.schema, self.name) if part]
         return ".".join(shown)
+
+    @property
+    def source(self) -> str:
+        """The events' CloudEvents `source` when none is given: `/outbox`, `/app/outbox`."""
+        parts = [part for part in (self.schema, self.name) if part]
+        return "/" + "/".join(urllib.parse.quote(part, safe="") for part in parts)
 
     def quoted(self, dialect: str, suffix: str = "") -> str:
         """The qualified, quoted name of the table, or of its companion with `suffix`."""

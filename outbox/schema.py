@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import urllib.parse
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -51,15 +50,9 @@ class Installed:
     source: str
 
 
-def default_source(table: OutTable) -> str:
-    """The events' CloudEvents `source` when none is given: `/outbox`, `/app/outbox`."""
-    parts = [part for part in (table.schema, table.name) if part]
-    return "/" + "/".join(urllib.parse.quote(part, safe="") for part in parts)
-
-
 def install(url: DatabaseUrl, table: OutTable, *, source: str | None = None) -> Installed:
     """Make the outbox unless it is there. Safe to run again, at once, and after a crash."""
-    script = _script(url.dialect, table, source or default_source(table))
+    script = _script(url.dialect, table, source or table.source)
     with _installer(url, table, "install") as session:
         objects = _objects(session)
         before = _identity(session, objects)
@@ -82,7 +75,7 @@ def render(dialect: str, table: OutTable, source: str | None = None) -> str:
     """The script that `install` runs, for psql, mysql or sqlite3 and for review."""
     if dialect not in DIALECTS:
         raise UsageError(f"{dialect!r} is not a dialect: use one of {', '.join(DIALECTS)}")
-    script = _script(dialect, table, source or default_source(table))
+    script = _script(dialect, table, source or table.source)
     create = [block(dialect, "create_schema", table)] if table.schema else []
     return as_script(dialect, table, create + script)
 

@@ -31,7 +31,7 @@ class StreamUrl:
         """`file:///abs/path`, `file://relative/path`, `file:path`, `memory://name`, with ?options."""
         scheme, colon, rest = url.partition(":")
         if not colon or "/" in scheme:
-            raise UsageError(f"{url!r} is not a stream URL: write file:///path/of/a/folder or {_known()}")
+            raise UsageError(f"{url!r} is not a stream URL: write file:///path/of/a/folder")
         place, _, query = rest.partition("?")
         place = unquote(place.removeprefix("//"))
         if not place:
@@ -111,4 +111,4 @@ def _look_up(table: dict[str, T], url: StreamUrl) -> T:
 
 
 def _known() -> str:
-    return ", ".join(f"{scheme}://" for scheme in _OPENERS)
+    return ", ".join(f"{scheme}://" for scheme in _OPENERS if scheme != "memory")

@@ -198,7 +198,8 @@ def lock_listing(subject: Subject) -> Iterator[Finding]:
     yield warning(
         "lock-listing",
         "the holders of metadata locks cannot be listed: the relay holds all writers off for a moment whenever an ID is "
-        "missing (the barrier). That is sound, but slower, and nobody who blocks it can be named",
+        "missing (the barrier). That is sound, but slower: behind a long transaction that has emitted, every writer waits "
+        "for up to a second each time it is tried, and nobody who blocks it can be named",
         "INSTALL SONAME 'metadata_lock_info'"
         if mariadb
         else f"GRANT SELECT ON performance_schema.* TO {subject.role()}, and UPDATE performance_schema.setup_instruments "  # noqa: S608 - shown, not run

@@ -189,7 +189,6 @@ def _renew(folder: Path, name: int, stream_id: UUID, mark: Mark | None) -> tuple
     except StreamCorrupt:
         if end < durable or segment.next_valid(end, size_bytes) is not None:
             raise
-        log.warning("%s: cut %d bytes of an append that was never acknowledged", segment.path, size_bytes - end)
     if end < durable:
         raise StreamCorrupt(
             f"{segment.path} ends at offset {end} with ID {index.last_id}, it was durable up to offset {durable}: put "
@@ -197,4 +196,6 @@ def _renew(folder: Path, name: int, stream_id: UUID, mark: Mark | None) -> tuple
             f"to go on from ID {index.last_id}"
         )
     fd = disk.replace(segment.path, [segment.buffer(0, end)])
+    if end < size_bytes:
+        log.warning("%s: cut %d bytes of an append that was never acknowledged", segment.path, size_bytes - end)
     return Unsealed(fd, segment.path, name, end, index), tuple(lost)

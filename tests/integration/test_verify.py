@@ -228,6 +228,8 @@ def test_damaged_stream_is_a_problem_that_names_the_file(sqlite_outbox: RelayOpt
     result = verified(sqlite_outbox)
     assert not result.ok
     assert any(segment.name in problem for problem in result.problems)
+    assert result.unread > 0
+    assert result.events + result.unread == result.tail == 500
 
 
 def test_trimmed_and_recorded_losses_are_accounted_for(sqlite_url: str, stream_url: str):

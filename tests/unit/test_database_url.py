@@ -120,6 +120,9 @@ def test_usage_errors_do_not_show_the_password_either() -> None:
         "postgresql://u:12/hidden@h/db",
         "postgresql://u:12?hidden@h/db",
         "postgresql://u:12#hidden@h/db",
+        "postgresql://u:hid@b/c?hidden@h/db",
+        "postgresql://u:hid@b?hidden@h/db",
+        "mysql://u:hid@b/c?hidden@h/db",
         "mysql://u:hid@hidden@h/db",
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,8 +21,11 @@ URL = f"postgresql://relay:{PASSWORD}@db/shop"
 def _secret(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(printing, "_kept_secret", {PASSWORD})
     before = structlog.get_config()
+    library = logging.getLogger("stream_store")
+    handlers, propagate = library.handlers, library.propagate
     yield
     structlog.configure(**before)
+    library.handlers, library.propagate = handlers, propagate
 
 
 def connect(url: str, password: str) -> None:
@@ -53,3 +57,10 @@ def test_passwords_are_not_in_the_log(
     if log_format == "json":
         (line,) = said.splitlines()
         assert json.loads(line)["n"] == 3
+
+
+def test_what_the_stream_store_says_is_in_the_format_of_all_else(capsys: pytest.CaptureFixture[str]) -> None:
+    configure("json")
+    logging.getLogger("stream_store.file.recovery").warning("cut %d bytes", 5)
+    entry = json.loads(capsys.readouterr().err)
+    assert (entry["event"], entry["level"]) == ("cut 5 bytes", "warning")

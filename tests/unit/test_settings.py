@@ -114,6 +114,48 @@ def test_one_stream_for_many_outboxes_is_refused(toml) -> None:
         load_all({}, toml(TWO), {"OUTBOX_STREAM": STREAM})
 
 
+def test_one_database_for_outboxes_that_have_their_own_is_refused(toml) -> None:
+    """A variable that a quick start had exported would relay one database's rows into another's stream."""
+    with pytest.raises(UsageError, match=r"OUTBOX_DATABASE_URL names one database, but .* has 2 outboxes"):
+        load_all({}, toml(TWO), {"OUTBOX_DATABASE_URL": DATABASE})
+    one_database = toml(TWO.replace("postgresql://relay@db/shop", "mysql://relay@db/billing"))
+    assert {each.new_database.url for each in load_all({}, one_database, {"OUTBOX_DATABASE_URL": DATABASE})} == {
+        DATABASE
+    }
+
+
+def test_whoever_names_a_place_by_a_flag_means_none_of_the_files_outboxes(toml) -> None:
+    assert load_one({"stream": STREAM}, toml(TWO), {}).stream == STREAM
+    settings = load_one({"database": DATABASE}, toml(TWO), {})
+    assert (settings.new_database.url, settings.stream_if_given, settings.table) == (DATABASE, None, OutTable())
+    assert settings.text("delete_after") == "24h"
+
+
+def test_a_name_alone_that_the_file_does_not_have_is_refused(toml) -> None:
+    with pytest.raises(UsageError, match=r"--outbox: .* has no outbox nope, only shop\.outbox, billing"):
+        load_one({"name": "nope"}, toml(TWO), {})
+
+
+def test_outboxes_of_one_name_are_chosen_by_their_place(toml) -> None:
+    with pytest.raises(UsageError, match=r"choose one by --database URL and --stream URL"):
+        load_one({}, toml(TWO.replace('"shop.outbox"', '"billing"')), {})
+
+
+def test_a_stream_in_memory_is_refused(toml) -> None:
+    """The relay would delete rows for a stream that ends with it."""
+    settings = load_one({"database": DATABASE, "stream": "memory://x"}, None, {})
+    with pytest.raises(UsageError, match="--stream: 'memory://x': a stream in memory ends with its process"):
+        settings.relay_options()
+
+
+def test_a_table_that_the_database_cannot_have_is_refused_before_any_relay_runs(toml, tmp_path: Path) -> None:
+    (tmp_path / "a.db").touch()
+    text = f'[[outbox]]\nname = "main.led"\ndatabase = "sqlite:///{tmp_path}/a.db"\nstream = "{STREAM}"\n'
+    (settings,) = load_all({}, toml(text), {})
+    with pytest.raises(UsageError, match=r"outbox\.toml:2: name: SQLite has no schemas"):
+        settings.relay_options()
+
+
 def test_all_options_of_a_relay() -> None:
     flags = {
         "database": DATABASE,
