@@ -275,7 +275,7 @@ def test_cloudevent_of_binary_data_and_of_a_tombstone():
     assert event.to_cloudevent() == {
         "specversion": "1.0",
         "id": "1",
-        "source": "outbox",
+        "source": "/outbox",
         "type": "t",
         "datacontenttype": "application/avro",
         "data_base64": "AP8=",
@@ -285,7 +285,7 @@ def test_cloudevent_of_binary_data_and_of_a_tombstone():
     assert tombstone.to_cloudevent() == {
         "specversion": "1.0",
         "id": "2",
-        "source": "outbox",
+        "source": "/outbox",
         "type": "t",
         "subject": "o-17",
     }
