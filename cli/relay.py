@@ -42,7 +42,7 @@ INTERRUPTED = 130
     "fence", "|".join(FENCES), "How to settle gaps: by listing lock holders where possible, or always by a barrier."
 )
 @flags.setting("batch_rows", "N", "The most rows to read by one statement; 1000000 by default.")
-@flags.setting("idle_poll", "DURATION", "How long to wait between looks at an idle out table; 75ms by default.")
+@flags.setting("idle_poll", "DURATION", "How long to wait between looks at an idle out table; 80ms by default.")
 @flags.setting("lease", "DURATION", "How long a silent leader stays leader before a standby takes over; 5s by default.")
 @click.option("--log-format", type=click.Choice(["human", "json"]), help="The log on stderr.  [env: OUTBOX_LOG_FORMAT]")
 @flags.config

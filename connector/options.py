@@ -66,5 +66,5 @@ class RelayOptions:
     fence: str = "auto"
     # Of one read, which comes in parts of bounded size: more rows than it takes to keep both ends busy.
     batch_rows: int = 1_000_000
-    idle_poll_seconds: float = 0.075
+    idle_poll_seconds: float = 0.08
     lease_seconds: float = 5.0

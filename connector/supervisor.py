@@ -144,9 +144,9 @@ def run(relays: Sequence[RelayOptions], *, once: bool, stop: threading.Event) ->
     for thread in threads:
         thread.start()
     remind_at = time.monotonic() + REMIND_SECONDS
-    while any(thread.is_alive() for thread in threads):
-        # Short joins, so that the main thread goes on handling signals.
-        next(thread for thread in threads if thread.is_alive()).join(timeout=0.2)
+    while alive := [thread for thread in threads if thread.is_alive()]:
+        # A signal interrupts the join; the timeout is for the reminder.
+        alive[0].join(timeout=1.0)
         if failures and time.monotonic() >= remind_at:
             remind_at = time.monotonic() + REMIND_SECONDS
             log.error(

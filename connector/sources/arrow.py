@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -22,11 +22,12 @@ _VERSION = pa.field("version", pa.int64())
 _REFUSALS = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError, ValueError, OverflowError)
 
 
-def to_rows(read: pa.RecordBatch, versions: pa.Int64Array) -> Rows:
+def to_rows(read: Sequence[pa.Array], versions: pa.Int64Array) -> Rows:
     """The event columns of a read, by position, in the schema's own types."""
-    ids = read.column(0)
+    ids = read[0]
     arrays = [
-        _convert(read.column(i), field, ids, partial(_as_type, wanted=field.type)) for i, field in enumerate(_FIELDS)
+        column if column.type == field.type else _convert(column, field, ids, partial(_as_type, wanted=field.type))
+        for column, field in zip(read, _FIELDS, strict=False)
     ]
     for array, field in zip(arrays, _FIELDS, strict=True):
         if array.null_count and not field.nullable:
@@ -37,13 +38,22 @@ def to_rows(read: pa.RecordBatch, versions: pa.Int64Array) -> Rows:
 def from_python(rows: list[tuple[Any, ...]], time_type: pa.DataType) -> Rows:
     """Rows of a driver that makes Python objects: the event columns, then the version."""
     types = [*SCHEMA.types[:-1], time_type, _VERSION.type]
-    columns = list(zip(*rows, strict=True))
-    arrays = [
-        _convert(column, field, columns[0], partial(pa.array, type=wanted))
-        for column, field, wanted in zip(columns, (*_FIELDS, _VERSION), types, strict=True)
-    ]
-    part = pa.RecordBatch.from_arrays(arrays, names=[*SCHEMA.names, _VERSION.name])
-    return to_rows(part, part.column(COLUMN_COUNT))
+    try:
+        arrays = pa.array(rows, _row_type(time_type)).flatten()
+    except _REFUSALS:
+        # Column by column, to say which row and which column it is.
+        columns = list(zip(*rows, strict=True))
+        arrays = [
+            _convert(column, field, columns[0], partial(pa.array, type=wanted))
+            for column, field, wanted in zip(columns, (*_FIELDS, _VERSION), types, strict=True)
+        ]
+    return to_rows(arrays, arrays[COLUMN_COUNT])
+
+
+@cache
+def _row_type(time_type: pa.DataType) -> pa.StructType:
+    fields = [field if field.name != "time" else field.with_type(time_type) for field in (*_FIELDS, _VERSION)]
+    return pa.struct([field.with_nullable(True) for field in fields])
 
 
 def _convert(

@@ -221,7 +221,7 @@ class MysqlSource:
             servers = part.column(COLUMN_COUNT + 1).cast(pa.int64()).unique().to_pylist()
             if servers != [self._server]:
                 raise Unsupported(f"reads of {url} reach different servers: connect to the primary directly")
-            yield to_rows(part, part.column(COLUMN_COUNT).cast(pa.int64()))
+            yield to_rows(part.columns, part.column(COLUMN_COUNT).cast(pa.int64()))
 
     def look(self, after: int, limit_rows: int) -> Look:
         return look_in_steps(self, after, limit_rows)

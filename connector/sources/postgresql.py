@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 ID_MAX = 2**63 - 1
 XID_BYTES = 4
+# Of a backlog, as Arrow: some of them are in memory at once, being read, waiting, and being written.
+PART_BYTES = 8 * 2**20
 # How long to hope that the writers' own commits flush the WAL before we force it.
 FLUSH_PATIENCE_SECONDS = 0.002
 
@@ -49,6 +51,7 @@ class PostgresSource:
         try:
             self._refuse_unsupported()
             keep_json_as_text(self._session)
+            self._session.query("look_prepare")
             self._open_reader()
             self._prove_sight()
         except BaseException:
@@ -166,12 +169,13 @@ class PostgresSource:
         )
         try:
             with self._reader.cursor() as cursor:
+                cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": PART_BYTES})
                 cursor.execute(sql)
                 parts = cursor.fetch_record_batch()
                 try:
                     for part in parts:
                         if part.num_rows:
-                            yield to_rows(part, xids(part.column(COLUMN_COUNT)))
+                            yield to_rows(part.columns, xids(part.column(COLUMN_COUNT)))
                 except GeneratorExit:
                     end_early(cursor, parts)
                     raise
@@ -180,12 +184,12 @@ class PostgresSource:
 
     def look(self, after: int, limit_rows: int) -> Look:
         sql = with_integers(block("postgresql", "look", self._options.table), after=after, limit_rows=limit_rows)
-        (before,), holders, rows, (standing,), _ = self.session.run_each(sql)
+        (before,), holders, rows, (standing,) = self.session.run_each(sql)
         return Look(
             Standing(*before),
             Holders(frozenset(key for (key,) in holders)),
             from_python(rows, SCHEMA.field("time").type) if rows else None,
-            Standing(*standing),
+            Standing(*standing[:2]),
         )
 
     def make_durable(self, standing: Standing) -> None:

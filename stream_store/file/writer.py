@@ -46,7 +46,8 @@ class Writer:
         self._inode = os.fstat(self._unsealed.fd).st_ino
         # What is durable; replaced whole, so that other threads see both of its parts change at once.
         self.mark = self._unsealed.mark
-        self._seed = seed_of(identity.uuid)
+        self._stream_id = identity.uuid
+        self._seed = seed_of(self._stream_id)
         self._mark_fd: int | None = None
         try:
             with disk.reporting("publishing in", folder):
@@ -118,14 +119,18 @@ class Writer:
     def _publish(self, *, durably: bool = False) -> None:
         assert self._mark_fd is not None
         self.mark = self._unsealed.mark
-        disk.publish(self._mark_fd, encode_mark(self.mark, self.identity.uuid))
+        disk.publish(self._mark_fd, encode_mark(self.mark, self._stream_id))
         if durably:
             disk.sync(self._mark_fd)
 
     def _require_in_place(self) -> None:
         """Refuse to acknowledge what went into a file that no longer has the segment's name."""
         path = self._unsealed.path
-        if not path.exists() or path.stat().st_ino != self._inode:
+        try:
+            in_place = path.stat().st_ino == self._inode
+        except FileNotFoundError:
+            in_place = False
+        if not in_place:
             raise StreamUnavailable(
                 f"{path} was removed or replaced while it was being written: the stream is opened again, and what it "
                 "misses is then found by comparing it with the out table"
