@@ -178,8 +178,10 @@ def _commit(session: Session, writer: Outbox, rows: list[Row], what: str) -> Non
 
 def refusal(session: Session, what: str, error: Exception) -> OutboxError:
     """What a driver's error about an INSERT means to a person."""
+    from outbox.database import one_line
+
     return OutboxError(
-        f"{session.url} refused {what}: {str(error).strip()}. Is {session.table} installed (`outbox init`), "
+        f"{session.url} refused {what}: {one_line(error)}. Is {session.table} installed (`outbox init`), "
         "and may this role emit (`outbox init --grant-writer`)?"
     )
 

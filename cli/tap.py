@@ -196,13 +196,18 @@ def gather(batches: Iterable[EventBatch]) -> Iterator[EventBatch]:
 
     held: list[EventBatch] = []
     rows = size_bytes = 0
-    for batch in batches:
-        rows += len(batch)
-        size_bytes += batch.rows.nbytes
-        if held and (rows > GATHER_ROWS or size_bytes > GATHER_BYTES or batch.prev_id != held[-1].last_id):
+    try:
+        for batch in batches:
+            rows += len(batch)
+            size_bytes += batch.rows.nbytes
+            if held and (rows > GATHER_ROWS or size_bytes > GATHER_BYTES or batch.prev_id != held[-1].last_id):
+                yield concatenate(held)
+                held, rows, size_bytes = [], len(batch), batch.rows.nbytes
+            held.append(batch)
+    except OutboxError:
+        if held:  # what comes before the damage
             yield concatenate(held)
-            held, rows, size_bytes = [], len(batch), batch.rows.nbytes
-        held.append(batch)
+        raise
     if held:
         yield concatenate(held)
 

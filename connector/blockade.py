@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from connector.fence import settle
-from outbox.database import is_driver_error
+from outbox.database import is_driver_error, one_line
 from outbox.errors import OutboxError
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class Blockade:
             # It has ended by itself, or we may not end it: then the relay waits on.
             if isinstance(error, OutboxError) or not is_driver_error(error):
                 raise
-            return str(error).strip()
+            return one_line(error)
 
 
 def _is_stuck(blocker: Blocker) -> bool:

@@ -242,6 +242,8 @@ class Session:
         except OutboxError:
             raise
         except Exception as error:
+            if getattr(error, "sqlite_errorcode", 0) == 26:  # SQLite looks into the file at the first statement only
+                raise UsageError(f"{self.url} is not a SQLite database: look at the path") from error
             if is_connection_error(error):
                 raise DatabaseUnavailable(f"{self.url} does not answer: {one_line(error)}") from error
             raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from outbox.database import Session, is_driver_error
+from outbox.database import Session, is_driver_error, one_line
 from outbox.errors import OutboxError, SchemaError, UsageError
 from outbox.names import OutTable, literal, quote
 from outbox.queries import block, statements
@@ -94,7 +94,7 @@ def _grant(url: DatabaseUrl, table: OutTable, role: str, name: str) -> list[str]
             if not is_driver_error(error):
                 raise
             raise SchemaError(
-                f"{url} refused to grant {role!r} its privileges on {table}: {str(error).strip()}. Grant them as the "
+                f"{url} refused to grant {role!r} its privileges on {table}: {one_line(error)}. Grant them as the "
                 "table's owner, and create the role first"
                 + ("; a user of one host is written NAME@HOST, as in app@localhost" if url.dialect == "mysql" else "")
             ) from error
@@ -124,5 +124,5 @@ def _grant_more(session: Session, table: OutTable, quoted_role: str) -> list[str
             if isinstance(error, OutboxError) or not is_driver_error(error):
                 raise
             command = re.sub(r"^--[^\n]*\n", "", statement, flags=re.MULTILINE)
-            refused.append(f"{command}: {str(error).strip()}")
+            refused.append(f"{command}: {one_line(error)}")
     return refused

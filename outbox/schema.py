@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from outbox.database import Session, is_driver_error
+from outbox.database import Session, is_driver_error, one_line
 from outbox.errors import OutboxError, SchemaError, UsageError
 from outbox.info import SCHEMA_VERSION, read_info
 from outbox.names import DIALECTS, literal
@@ -182,7 +182,7 @@ def _installer(url: DatabaseUrl, table: OutTable, doing: str) -> Iterator[Sessio
             if not is_driver_error(error):
                 raise
             raise SchemaError(
-                f"{url} refused to {doing} {table}: {str(error).strip()}. A role with more privileges may do it, "
+                f"{url} refused to {doing} {table}: {one_line(error)}. A role with more privileges may do it, "
                 "or a person by the script that --print shows"
             ) from error
 

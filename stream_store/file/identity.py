@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 
 from outbox.errors import StreamCorrupt, StreamMissing, Unsupported
 from stream_store.file import disk
+from stream_store.file.segment import SEGMENT_HEADER_BYTES, SEGMENT_SUFFIX
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,6 +55,10 @@ def read_identity(folder: Path) -> Identity:
     try:
         text = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
+        if any(file.stat().st_size > SEGMENT_HEADER_BYTES for file in folder.glob(f"*{SEGMENT_SUFFIX}")):
+            raise StreamCorrupt(
+                f"{folder} has segments and no {IDENTITY_NAME}: put it back from a copy of the stream"
+            ) from None
         raise StreamMissing(f"there is no stream in {folder}: a relay makes it when it first starts") from None
     try:
         fields = json.loads(text)

@@ -9,6 +9,7 @@ import subprocess
 import threading
 import time
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -21,7 +22,6 @@ from tests.program import TIMEOUT_SECONDS, command, environment, run, start, suc
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from stream_store import Stream
 
@@ -281,6 +281,27 @@ def test_a_recorded_loss_shows_in_the_chain(stream: Stream, stream_url: str) -> 
     stream.append(batch(15, 16))
     last = json.loads(succeed("tap", "--stream", stream_url).splitlines()[-1])
     assert (last["previd"], last["id"]) == ("15", "16")
+
+
+def test_what_comes_before_the_damage_is_written(tmp_path: Path) -> None:
+    url = f"file://{tmp_path / 'stream'}"
+    with open_stream(url, "write") as opened:
+        opened.append(batch(0, 1, 2))
+        before = max((tmp_path / "stream").glob("*.log")).stat().st_size
+        opened.append(batch(2, 3))
+    segment = max((tmp_path / "stream").glob("*.log"))
+    content = bytearray(segment.read_bytes())
+    content[before + 100] ^= 0xFF
+    segment.write_bytes(content)
+    done = run("tap", "--stream", url)
+    assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == ["1", "2"]
+    assert (done.returncode, segment.name in done.stderr) == (4, True)
+
+
+def test_a_folder_that_lost_its_identity_is_damaged_not_empty(stream: Stream, stream_url: str) -> None:
+    (Path(stream_url.removeprefix("file://")) / "stream.json").unlink()
+    done = run("tap", "--stream", stream_url)
+    assert (done.returncode, "has segments and no stream.json" in done.stderr) == (4, True)
 
 
 @pytest.mark.parametrize("places", [("2", "1"), ("2026-03-01T12:00:02Z", "2026-03-01T12:00:01Z")])

@@ -119,6 +119,8 @@ def test_version() -> None:
         (["demo", "--orders", "-5"], "-5 is not in the range x>=1"),
         (["demo", "--folder", "/proc/x"], "error: --folder /proc/x cannot be used: No such file"),
         (["check", "--config", "none.toml"], "there is no file none.toml"),
+        (["relay", "--database", "sqlite:///x.db", "--stream", "memory://x"], "a stream in memory ends with its process"),
+        (["status", "--database", f"sqlite:///{__file__}"], "is not a SQLite database: look at the path"),
     ],
 )  # fmt: skip
 def test_a_usage_error_exits_with_2(arguments: list[str], message: str, tmp_path: Path) -> None:
