@@ -57,7 +57,7 @@ def test_a_table_without_autoincrement_is_refused(session: Session) -> None:
 def test_a_file_that_is_no_database_is_a_finding(tmp_path: Path) -> None:
     (tmp_path / "text.db").write_text("this is not a database, but it is long enough to be looked at" * 20)
     findings = check(DatabaseUrl.parse(f"sqlite:///{tmp_path}/text.db"), TABLE, None)
-    assert any(finding.level == "error" and "not a database" in finding.message for finding in findings)
+    assert any(finding.level == "error" and "is not a SQLite database" in finding.message for finding in findings)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
