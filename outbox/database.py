@@ -269,6 +269,13 @@ def is_refused_login(error: BaseException) -> bool:
     return state[:2] == "28" or state == "3D000" if state else bool(_REFUSED_LOGIN.search(str(error)))
 
 
+_PASSING_STATES = ("57P01", "57P02", "57P03", "57P05", "55P03", "57014", "25P03")
+_PASSING_CODES = (
+    0, 1021, 1040, 1053, 1077, 1079, 1114, 1129, 1152, 1158, 1159, 1160, 1161, 1203, 1205, 1206, 1213, 1226, 1317,
+    1927, 1969, 2002, 2003, 2006, 2013, 2014, 2055, 3024, 4031,
+)  # fmt: skip
+
+
 def is_connection_error(error: BaseException) -> bool:
     """Whether the connection, not the statement, is at fault: trying again can help."""
     module = type(error).__module__.split(".")[0]
@@ -277,9 +284,10 @@ def is_connection_error(error: BaseException) -> bool:
 
         state = getattr(error, "sqlstate", None) or ""
         # 08 connection, 57P01..05 shutdown/crash/idle timeout, 53 out of resources,
-        # 40 serialization and deadlock, 55P03 lock not available, 57014 statement timeout.
+        # 40 serialization and deadlock, 55P03 lock not available, 57014 statement timeout,
+        # 25P03 a transaction of a relay that was stopped in it.
         if state:
-            return state[:2] in ("08", "53", "40") or state in ("57P01", "57P02", "57P03", "57P05", "55P03", "57014")
+            return state[:2] in ("08", "53", "40") or state in _PASSING_STATES
         return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
     if module == "pymysql":
         import pymysql
@@ -289,39 +297,7 @@ def is_connection_error(error: BaseException) -> bool:
         # 1205 lock wait, 1206 too many locks, 1213 deadlock, 1969 and 3024 statement timeout, 1317 statement killed (MySQL says so of a connection too), 1927
         # connection killed, 4031 idle for too long, 2xxx the client's own errors, 0 closed.
         return isinstance(error, pymysql.err.InterfaceError) or (
-            isinstance(error, pymysql.err.OperationalError | pymysql.err.InternalError)
-            and code
-            in (
-                0,
-                1021,
-                1040,
-                1053,
-                1077,
-                1079,
-                1114,
-                1129,
-                1152,
-                1158,
-                1159,
-                1160,
-                1161,
-                1203,
-                1205,
-                1206,
-                1213,
-                1226,
-                1317,
-                1927,
-                1969,
-                2002,
-                2003,
-                2006,
-                2013,
-                2014,
-                2055,
-                3024,
-                4031,
-            )
+            isinstance(error, pymysql.err.OperationalError | pymysql.err.InternalError) and code in _PASSING_CODES
         )
     if module == "sqlite3":
         # 5 busy, 6 locked, 10 I/O error, 13 disk full; the higher bits say where.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,7 +60,6 @@ def migrations(dialect: str) -> tuple[Migration, ...]:
     return found
 
 
-@lru_cache(maxsize=1024)
 def block(dialect: str, name: str, table: OutTable, **more: str) -> str:
     """A block with the outbox's identifiers filled in, parameters still as `:name`.
 

@@ -45,6 +45,7 @@ class PostgresSource:
         self._options = options
         self._session: Session | None = None
         self._reader: Any = None
+        self._look_sql = block("postgresql", "look", options.table)
 
     def open(self) -> None:
         self._session = open_session(self._options, "outbox relay")
@@ -183,7 +184,7 @@ class PostgresSource:
             raise adbc_error(self._options, error) from error
 
     def look(self, after: int, limit_rows: int) -> Look:
-        sql = with_integers(block("postgresql", "look", self._options.table), after=after, limit_rows=limit_rows)
+        sql = with_integers(self._look_sql, after=after, limit_rows=limit_rows)
         (before,), holders, rows, (standing,) = self.session.run_each(sql)
         return Look(
             Standing(*before),

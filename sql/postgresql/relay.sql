@@ -12,7 +12,9 @@ SELECT set_config('default_transaction_isolation', 'read committed', false),
        set_config('jit', 'off', false)
 
 -- name: short_lock_waits
-SELECT set_config('lock_timeout', '2s', false)
+-- A relay that is stopped in the middle of a clean-up must not keep the info row, and with it
+-- the lease, from a standby.
+SELECT set_config('lock_timeout', '2s', false), set_config('idle_in_transaction_session_timeout', '5s', false)
 
 -- name: session_verified
 SELECT current_setting('transaction_isolation'), current_setting('row_security'), pg_is_in_recovery(),

@@ -67,7 +67,11 @@ def test_standby_takes_over_at_once_from_a_leader_that_ends_gently(case: OutboxC
         finish(case, standby)
 
 
-@pytest.mark.parametrize("at", [At("append/disk.write"), At("append/disk.sync"), At("append", nth=2)], ids=str)
+@pytest.mark.parametrize(
+    "at",
+    [At("append/disk.write"), At("append/disk.sync"), At("append", nth=2), At("clean/sql.clean_lock")],
+    ids=str,
+)
 def test_stopped_leader_that_goes_on_gives_way_to_the_standby(case: OutboxCase, at: At) -> None:
     """It keeps the stream's lock while it is stopped; when it wakes it finds that it leads no more."""
     with leader_and_standby(case, at) as (leader, standby):
