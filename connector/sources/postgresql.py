@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 ID_MAX = 2**63 - 1
 XID_BYTES = 4
+# The blocks that a look executes, prepared.
+LOOK_BLOCKS = ("standing", "holders", "flush_wal")
 # Of a backlog, as Arrow: some of them are in memory at once, being read, waiting, and being written.
 PART_BYTES = 8 * 2**20
 # How long to hope that the writers' own commits flush the WAL before we force it.
@@ -52,7 +54,8 @@ class PostgresSource:
         try:
             self._refuse_unsupported()
             keep_json_as_text(self._session)
-            self._session.query("look_prepare")
+            for name in LOOK_BLOCKS:
+                self._session.run(f"PREPARE outbox_{name} AS {block('postgresql', name, self._options.table)}")
             self._open_reader()
             self._prove_sight()
         except BaseException:
@@ -155,8 +158,7 @@ class PostgresSource:
         return str(self.session.value("server_id"))
 
     def standing(self) -> Standing:
-        drawn, deleted_through, written, flushed = self.session.row("standing")
-        return Standing(int(drawn), int(deleted_through), int(written), int(flushed))
+        return Standing(*map(int, self.session.row("standing")))
 
     def read(self, after: int, limit_rows: int, through: int | None = None) -> Generator[Rows]:
         from adbc_driver_postgresql import dbapi
@@ -185,12 +187,12 @@ class PostgresSource:
 
     def look(self, after: int, limit_rows: int) -> Look:
         sql = with_integers(self._look_sql, after=after, limit_rows=limit_rows)
-        (before,), holders, rows, (standing,) = self.session.run_each(sql)
+        (before,), holders, rows, (standing,), _ = self.session.run_each(sql)
         return Look(
-            Standing(*before),
+            Standing(*map(int, before)),
             Holders(frozenset(key for (key,) in holders)),
             from_python(rows, SCHEMA.field("time").type) if rows else None,
-            Standing(*standing[:2]),
+            Standing(*map(int, standing)),
         )
 
     def make_durable(self, standing: Standing) -> None:

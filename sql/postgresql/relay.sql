@@ -46,39 +46,25 @@ SELECT (SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM 
 SELECT id, type, subject, data, data_bytes, datacontenttype, headers, time, xmin
 FROM {table} WHERE id > :after AND id <= :through ORDER BY id LIMIT :limit_rows
 
--- name: look_prepare
--- What a look asks for each time and what never changes, planned once. Not the rows: their plan
--- depends on how many there are.
-PREPARE outbox_before AS
-SELECT (SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM {sequence}),
-       (SELECT deleted_through FROM {info});
-PREPARE outbox_holders AS
-SELECT DISTINCT virtualtransaction FROM pg_locks
-WHERE locktype = 'relation' AND mode = 'RowExclusiveLock' AND granted
-  AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-  AND relation = {sequence_literal}::regclass;
-PREPARE outbox_after AS
-SELECT (SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM {sequence}),
-       (SELECT deleted_through FROM {info}),
-       CASE WHEN pg_current_wal_flush_lsn() < pg_current_wal_insert_lsn()
-       THEN pg_logical_emit_message(true, 'outbox', '') END
-
 -- name: look
 -- Several statements in one trip, each with a snapshot of its own: READ COMMITTED. The commit
 -- behind the last one flushes the WAL as far as it was written after the rows were seen, so they
--- are durable when the answer comes.
-EXECUTE outbox_before;
+-- are durable when the answer comes. What is asked each time in the same words is prepared; not
+-- the rows, whose plan depends on how many there are.
+EXECUTE outbox_standing;
 EXECUTE outbox_holders;
 SELECT id, type, subject, data, data_bytes, datacontenttype, headers, time, xmin::text::bigint
 FROM {table} WHERE id > :after ORDER BY id LIMIT :limit_rows;
-EXECUTE outbox_after
+EXECUTE outbox_standing;
+EXECUTE outbox_flush_wal
 
 -- name: wal_flushed
 SELECT pg_current_wal_flush_lsn() - '0/0'
 
 -- name: flush_wal
 -- A commit of our own, with synchronous_commit on, flushes everything written before it.
-SELECT pg_logical_emit_message(true, 'outbox', '')
+SELECT CASE WHEN pg_current_wal_flush_lsn() < pg_current_wal_insert_lsn()
+       THEN pg_logical_emit_message(true, 'outbox', '') END
 
 -- name: holders
 -- Keyed by virtualtransaction alone: PREPARE keeps it and makes pid NULL. Not by pid: a
