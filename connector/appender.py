@@ -23,10 +23,12 @@ QUEUE_BATCHES_MAX = 2
 # What has gathered during one fsync goes into the next frame together, until it is this large.
 # More would only be copied: the fsync is paid for by then.
 GATHER_BYTES = 4 * 2**20
+# So few rows are appended by whoever brings them, when nothing else is under way.
+AT_ONCE_ROWS = 32
 
 
 class Appender:
-    """Appends in a thread of its own; a refused batch ends it with the error for it."""
+    """Appends in a thread of its own, or at once when there is little; a refused batch ends it with its error."""
 
     def __init__(self, stream: Stream, keep: Callable[[AppendedRange], None], note: Callable[[int], None]) -> None:
         self._stream = stream
@@ -43,6 +45,11 @@ class Appender:
     def take(self, tail: int, rows: Rows) -> int:
         """Hand over rows that follow `tail`; returns the last ID handed over."""
         item = (EventBatch(tail, rows.events), list(ranges(tail, rows)))
+        if rows.events.num_rows <= AT_ONCE_ROWS and not self._queue.unfinished_tasks:
+            # Nothing is under way: waking the thread would take as long as the append itself.
+            self.check()
+            self._append(*item)
+            return item[0].last_id
         while True:
             self.check()
             try:
@@ -86,6 +93,8 @@ class Appender:
                     known += more[1]
                     size_bytes += more[0].nbytes
                 self._append(concatenate(batches), known)
+                for _ in batches:
+                    self._queue.task_done()
         except BaseException as error:
             self._failure = error
 

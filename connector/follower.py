@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from connector.source import Rows, Source
     from connector.start import Started
 
-PAUSE_SECONDS_MIN = 0.001
+PAUSE_SECONDS_MIN = 0.0005
 HELD_PAUSE_SECONDS = 0.004
 REPORT_SECONDS = 10.0
 # Rows above the sequence, with IDs written by hand, are looked for this often.

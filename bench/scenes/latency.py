@@ -10,6 +10,7 @@ from bench.measure import Measure, at_most, percentile
 from bench.relay_process import RelayProcess
 from bench.rivals import debezium
 from bench.scene import Findings
+from bench.sleeper import Sleeper
 from bench.watch import Watch
 from bench.writers import write_paced
 from tests.servers import postgresql
@@ -27,7 +28,8 @@ ABOUT = """\
 8 writer processes insert 1,000 rows a second in total, a row per transaction, while `outbox relay` runs as a daemon and
 cleans up behind itself. A row's latency counts from the moment its COMMIT was answered to the writer, to the moment
 another process sees it durable in the stream; both by the same machine's clock. Writers, database, relay and observer
-share the cores. The first 15 seconds of each round are not counted.
+share the cores. The first 15 seconds of each round are not counted. Beside them a process sleeps for 2 ms at a time and
+notes by how much it overslept: that is what the machine adds to each step of anybody, and a row's way has about eight.
 
 Debezium's embedded engine with its outbox event router gets the same load on a server with `wal_level=logical`; its
 latency ends when the event is handed to a consumer, where nothing is durable yet."""
@@ -42,8 +44,8 @@ SHARES = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.995, 0.999, 1.0)
 
 def run(run: Run) -> Findings:
     rounds = [_measure_relay(run, number) for number in range(run.rounds)]
-    answered = [[latency for latency, _ in found] for found, _ in rounds]
-    sent = [[latency for _, latency in found] for found, _ in rounds]
+    answered = [[latency for latency, _ in found] for found, _, _ in rounds]
+    sent = [[latency for _, latency in found] for found, _, _ in rounds]
     measures = [
         Measure("relay, p50", "ms", _percentiles(answered, 0.5), at_most(5)),
         Measure("relay, p99", "ms", _percentiles(answered, 0.99), at_most(20)),
@@ -55,7 +57,8 @@ def run(run: Run) -> Findings:
         Measure(
             "relay, p99 from when COMMIT was sent", "ms", _percentiles(sent, 0.99), note="with the commit's own sync"
         ),
-        Measure("rows written during the relay's rounds", "rows/s", tuple(rate for _, rate in rounds)),
+        Measure("a process that only sleeps, late by, p99", "ms", _percentiles([late for _, _, late in rounds], 0.99)),
+        Measure("rows written during the relay's rounds", "rows/s", tuple(rate for _, rate, _ in rounds)),
     ]
     series = {"relay": _curve(answered)}
     remarks = []
@@ -73,8 +76,8 @@ def run(run: Run) -> Findings:
     return Findings(measures, remarks, series)
 
 
-def _measure_relay(run: Run, number: int) -> tuple[list[tuple[float, float]], float]:
-    """Milliseconds of each row from COMMIT answered and from COMMIT sent, and the rows a second."""
+def _measure_relay(run: Run, number: int) -> tuple[list[tuple[float, float]], float, list[float]]:
+    """Milliseconds of each row from COMMIT answered and from COMMIT sent, the rows a second, a sleeper's lateness."""
     stream = run.folder / "stream"
     server = PostgresServer().start()
     try:
@@ -82,7 +85,7 @@ def _measure_relay(run: Run, number: int) -> tuple[list[tuple[float, float]], fl
         fill.install_outbox(url)
         with RelayProcess(url, stream) as relay:
             relay.wait_until_leading()
-            with Watch(stream) as watch:
+            with Watch(stream) as watch, Sleeper() as sleeper:
                 commits = _load(run, url)
                 watch.wait_for(commits[-1].event_id)
                 counted = _after_warming(run, commits)
@@ -100,7 +103,7 @@ def _measure_relay(run: Run, number: int) -> tuple[list[tuple[float, float]], fl
     rate = _rate(counted)
     latencies = [latency for latency, _ in found]
     run.say(f"round {number + 1}: {_spoken(latencies)} at {rate:,.0f} rows/s, {len(found):,} rows")
-    return found, rate
+    return found, rate, sleeper.late_ms
 
 
 def _measure_debezium(run: Run, number: int) -> list[float]:
