@@ -1,6 +1,6 @@
 """Streams of events: one protocol, one module per backend, opened by URL."""
 
-from stream_store.stream import Appended, Damage, Outcome, Stream, StreamCheck, StreamInfo
+from stream_store.stream import Appended, Cut, Damage, Outcome, Stream, StreamCheck, StreamInfo
 from stream_store.url import StreamUrl, check, open_stream
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "StreamUrl",
     "StreamInfo",
     "StreamCheck",
+    "Cut",
     "Damage",
     "Appended",
     "Outcome",

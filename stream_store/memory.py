@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from outbox.batch import SCHEMA
 from outbox.errors import StreamLocked, StreamMissing, StreamUnavailable, Trimmed, UsageError, WrongPartner
 from stream_store.outcome import judge, require_sound
-from stream_store.stream import Appended, Outcome, StreamCheck, StreamInfo
+from stream_store.stream import Appended, Cut, Outcome, StreamCheck, StreamInfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,16 +102,31 @@ class MemoryStream:
             return result
 
     def read(self, after: int, through: int | None = None) -> Iterator[EventBatch]:
+        with self._store.lock:
+            last = self._store.tail if through is None else min(through, self._store.tail)
+            return self._sliced(self._stored(after, last), after, last)
+
+    def cuts(self, after: int, through: int) -> list[Cut]:
+        with self._store.lock:
+            last = min(through, self._store.tail)
+            if after >= last:
+                return []
+            cuts = []
+            for batch in self._stored(after, last):
+                cuts.append(Cut(min(batch.last_id, last), batch.nbytes))
+                if batch.last_id >= last:
+                    return cuts
+            return [*cuts, Cut(last, 0)]
+
+    def _stored(self, after: int, last: int) -> list[EventBatch]:
+        """The batches that end above `after`."""
         store = self._store
-        with store.lock:
-            last = store.tail if through is None else min(through, store.tail)
-            if after < store.trimmed_through and after < last:
-                raise Trimmed(
-                    f"{self.url} no longer holds what follows ID {after}: it was trimmed through ID "
-                    f"{store.trimmed_through}; read from ID {store.trimmed_through + 1}"
-                )
-            batches = store.batches[bisect_right(store.batches, after, key=lambda batch: batch.last_id) :]
-        return self._sliced(batches, after, last)
+        if after < store.trimmed_through and after < last:
+            raise Trimmed(
+                f"{self.url} no longer holds what follows ID {after}: it was trimmed through ID "
+                f"{store.trimmed_through}; read from ID {store.trimmed_through + 1}"
+            )
+        return store.batches[bisect_right(store.batches, after, key=lambda batch: batch.last_id) :]
 
     def _sliced(self, batches: list[EventBatch], after: int, last: int) -> Iterator[EventBatch]:
         for batch in batches:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,6 +49,13 @@ class StreamInfo:
     # IDs acknowledged once and gone, as `outbox rebase` recorded them: (after, through].
     lost: tuple[tuple[int, int], ...]
     segments: int
+    size_bytes: int
+
+
+class Cut(NamedTuple):
+    """A place where a stream is best cut: a stored unit ends with this ID, and has this size."""
+
+    id: int
     size_bytes: int
 
 
@@ -115,6 +122,13 @@ class Stream(Protocol):
         when `after` is dead. Behind a lost range (`StreamInfo.lost`) a batch's `prev_id` is
         the end of the range, so a reader that checks the chain sees the loss. Ends at the
         tail as it was when `read` was called. Asking for trimmed IDs is an error (`Trimmed`).
+        """
+
+    def cuts(self, after: int, through: int) -> list[Cut]:
+        """The stored units that hold after < id <= through, in order, without reading events.
+
+        The last one ends at `through`, or at the tail when that is lower. Sizes are those of
+        the whole units. Asking for trimmed IDs is an error (`Trimmed`).
         """
 
     def find(self, time: datetime) -> int:

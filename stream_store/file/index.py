@@ -63,6 +63,12 @@ class SparseIndex:
         entry = bisect_right(self.last_ids, after)
         return (self.offsets[entry], self.prev_ids[entry]) if entry < len(self.offsets) else None
 
+    def units(self, limit: int) -> list[tuple[int, int, int]]:
+        """`prev_id`, last ID and bytes of each entry, when the frames end at `limit`."""
+        ends = [*self.offsets[1:], limit]
+        sizes = [end - start for start, end in zip(self.offsets, ends, strict=False)]
+        return list(zip(self.prev_ids, self.last_ids, sizes, strict=True))
+
     def seek_time(self, time_us: int) -> int | None:
         """An ID below the first event at or after a time, and above most that are earlier."""
         for entry, highest in enumerate(self.times_max_us):

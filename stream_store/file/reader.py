@@ -30,6 +30,7 @@ from stream_store.file import disk
 from stream_store.file.identity import read_identity
 from stream_store.file.mark import Mark, read_mark
 from stream_store.file.segment import SEGMENT_HEADER_BYTES, Placed, Segment, list_segments, segment_path
+from stream_store.stream import Cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -87,6 +88,27 @@ class Reader:
     def table(self, first: int, last: int) -> pa.Table:
         """The rows with first <= id <= last, as `judge` compares them."""
         return pa.Table.from_batches([batch.rows for batch in self.read(first - 1, last)], SCHEMA)
+
+    def cuts(self, after: int, through: int) -> list[Cut]:
+        """See `Stream.cuts`. An index entry is a unit: about 64 KiB, or one large frame.
+
+        An index that is older than its tidied segment names ends of frames that are no more.
+        That does no harm: any ID is good for a cut.
+        """
+        with disk.reporting("reading", self._folder):
+            mark = self._position()
+            last = min(through, mark.tail)
+            found: list[Cut] = []
+            if after >= last:
+                return found
+            for name in self._segments(mark, after):
+                if name >= last:
+                    break
+                look = self._look_up(name)
+                with self._lock:
+                    units = look.segment.index(look.limit, sealed=look.sealed).units(look.limit)
+                found += [Cut(min(end, last), size) for start, end, size in units if end > after and start < last]
+            return found
 
     def find(self, time_us: int) -> int:
         """See `Stream.find`. Skips by the time ranges of segments, index entries and frames."""

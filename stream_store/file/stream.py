@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from outbox.batch import EventBatch
     from stream_store.file.mark import Mark
+    from stream_store.stream import Cut
 
 SEGMENT_BYTES = 64 * 1024 * 1024
 
@@ -112,6 +113,9 @@ class FileStream:
 
     def read(self, after: int, through: int | None = None) -> Iterator[EventBatch]:
         return self._reader.read(after, through)
+
+    def cuts(self, after: int, through: int) -> list[Cut]:
+        return self._reader.cuts(after, through)
 
     def find(self, time: datetime) -> int:
         if time.tzinfo is None:

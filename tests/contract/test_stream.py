@@ -174,6 +174,38 @@ def test_read_ends_at_the_tail_it_began_with(url):
         assert ids_of(stream.read(2)) == [3]
 
 
+def test_cuts_cover_a_range_in_order_and_end_where_it_ends(url):
+    with open_stream(url, "write") as stream:
+        assert stream.cuts(0, 10) == []
+        for first in range(1, 100, 10):
+            stream.append(batch(range(first, first + 10)))
+        for after, through in [(0, 100), (4, 77), (10, 20), (99, 100), (0, 1), (50, 1000)]:
+            cuts = stream.cuts(after, through)
+            ends = [cut.id for cut in cuts]
+            assert ends == sorted(set(ends))
+            assert after < ends[0]
+            assert ends[-1] == min(through, 100)
+            assert all(cut.size_bytes > 0 for cut in cuts)
+        assert stream.cuts(30, 30) == stream.cuts(100, 120) == []
+        with open_stream(url) as reader:
+            assert [cut.id for cut in reader.cuts(0, 100)] == [cut.id for cut in stream.cuts(0, 100)]
+
+
+def test_cuts_see_lost_and_trimmed_ranges(url):
+    with open_stream(url, "write") as stream:
+        for first in range(1, 200, 10):
+            stream.append(batch(range(first, first + 10)))
+        stream.lose(1_000_000)
+        assert [cut.id for cut in stream.cuts(0, 2_000_000)][-1] == 1_000_000
+        assert [cut.id for cut in stream.cuts(500, 600)] == [600]
+        stream.trim(95)
+        kept = stream.info().trimmed_through
+        assert stream.cuts(kept, 200)
+        if kept:
+            with pytest.raises(Trimmed, match=str(kept)):
+                stream.cuts(kept - 1, 200)
+
+
 def test_find_gives_the_lowest_id_at_or_after_a_time(url):
     with open_stream(url, "write") as stream:
         for first in range(1, 60, 6):
