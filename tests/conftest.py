@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.servers import mariadb, postgresql
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # A shell that starts us in the background has SIGINT ignored, and what is ignored stays so in
 # the programs that the tests start: those that interrupt one would wait for ever.
@@ -71,3 +75,32 @@ def database_url(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def stream_url(tmp_path: Path) -> str:
     return f"file://{tmp_path / 'stream'}"
+
+
+@pytest.fixture
+def make_stream(tmp_path: Path) -> Callable[..., str]:
+    """Call it with events (see `tests.streams.write_stream`) to write or extend a stream; it answers its URL."""
+
+    def make(*events: dict[str, object], name: str = "stream", **options: object) -> str:
+        from tests.streams import write_stream
+
+        url = f"file://{tmp_path / name}"
+        write_stream(url, events, **options)
+        return url
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The one Spark session of the run, started by the first test that needs it."""
+    from spark_sink.session import open_session
+
+    settings = {
+        "spark.sql.shuffle.partitions": "2",
+        "spark.driver.memory": "1g",
+        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+    }
+    session = open_session(master="local[2]", conf=settings, app="outbox tests")
+    yield session
+    session.stop()

@@ -1,0 +1,247 @@
+"""The Spark session that the sink works in: one that is there, or a new one with fit settings.
+
+Nothing here assumes local mode. On one machine the settings make small commits fast; a
+cluster gets only what Delta needs, and the packages that its executors import.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from outbox.errors import OutboxError, UsageError
+from spark_sink.jars import INSTALL, local_jars
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyspark.sql import SparkSession
+
+JAVA_VERSION = 17
+EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
+CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+# What executors import: the reader of streams, and what it stands on. Beside these they need pyarrow.
+SHIPPED = ("outbox", "stream_store", "spark_sink", "pyspark_outbox")
+ARCHIVE = "outbox_packages.zip"
+
+
+def open_session(
+    *, master: str | None = None, conf: Mapping[str, str] | None = None, app: str = "outbox sink"
+) -> SparkSession:
+    """The session of this process if there is one (notebooks, managed platforms), else a new one.
+
+    `master` is a local one unless given: `local[4]`, `spark://host:7077`, `yarn`, `k8s://…`, or
+    `sc://host` for Spark Connect. Under `spark-submit` it is what was submitted to. `conf` comes
+    before every setting of ours.
+    """
+    if find_spec("pyspark") is None:
+        raise UsageError(f"pyspark is not installed, and the Spark sink needs it: {INSTALL}")
+    given = dict(conf or {})
+    running = _running()
+    if running is not None:
+        _require_settings(running, master, given)
+        return running
+    if master is not None and master.startswith("sc://"):
+        return _connect(master, given)
+    session = _submitted(master, given, app) if _is_submitted() else _start(master or "local[*]", given, app)
+    _require_delta(session)
+    return session
+
+
+def is_local(master: str) -> bool:
+    """Whether driver and executors are one process."""
+    return master == "local" or master.startswith("local[")
+
+
+def settings(master: str) -> dict[str, str]:
+    """Our settings for a master, without the jars."""
+    needed = {
+        "spark.sql.extensions": EXTENSION,
+        "spark.sql.catalog.spark_catalog": CATALOG,
+        "spark.sql.session.timeZone": "UTC",
+    }
+    return {**needed, **_local_settings(master)} if is_local(master) else needed
+
+
+def _local_settings(master: str) -> dict[str, str]:
+    cores = master.removeprefix("local").strip("[]").split(",")[0]
+    partitions = (os.cpu_count() or 1) if cores == "*" else int(cores or 1)
+    return {
+        # The default of 50 partitions for the table's own log makes an append 5 s instead of 1.
+        "spark.databricks.delta.snapshotPartitions": "2",
+        "spark.sql.shuffle.partitions": str(max(2, partitions)),
+        "spark.driver.memory": "2g",
+        # A laptop's host name may lead nowhere, or to a network that is gone tomorrow.
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+    }
+
+
+def _running() -> SparkSession | None:
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.sql import SparkSession
+
+    try:
+        # Also the default session, which is not the active one in a thread of its own.
+        session = SparkSession.active()
+        # A session whose context was stopped by someone stays the default one.
+        session.conf.get("spark.app.name", "")
+    except (PySparkRuntimeError, AttributeError):
+        return None
+    return session
+
+
+def _require_settings(session: SparkSession, master: str | None, given: Mapping[str, str]) -> None:
+    """Apply `given` to a session that was there before; what cannot be applied is an error."""
+    wanted = dict(given) if master is None else {**given, "spark.master": master}
+    for key, value in wanted.items():
+        if session.conf.isModifiable(key):
+            session.conf.set(key, value)
+        elif (found := session.conf.get(key, None)) != value:
+            raise UsageError(
+                f"{key}={value} is asked for, but the Spark session that is already running in this process "
+                f"has {found!r}, and it cannot be changed any more: set it where that session is started"
+            )
+    _require_delta(session)
+
+
+def _require_delta(session: SparkSession) -> None:
+    """Spark starts without Delta, with only a warning; the first table would fail in riddles."""
+    if EXTENSION not in (session.conf.get("spark.sql.extensions", None) or ""):
+        raise UsageError(
+            f"this Spark session knows no Delta tables: start it with spark.sql.extensions={EXTENSION} "
+            f"and spark.sql.catalog.spark_catalog={CATALOG}"
+        )
+    jvm = getattr(session, "_jvm", None)  # None on Spark Connect: the server is not ours to look into
+    if jvm is not None and not jvm.org.apache.spark.util.Utils.classIsLoadable(EXTENSION):
+        raise UsageError(
+            "this Spark session has no jars of Delta: add "
+            '--jars "$(python -m spark_sink.jars --list)" to spark-submit, or --packages with Delta\'s coordinates'
+        )
+
+
+def _connect(master: str, given: Mapping[str, str]) -> SparkSession:
+    """A session on a Spark Connect server, which has jars and settings of its own."""
+    from pyspark.sql import SparkSession
+
+    builder: Any = SparkSession.builder
+    try:
+        return _configured(builder.remote(master), {"spark.sql.session.timeZone": "UTC", **given})
+    except ImportError as error:
+        raise UsageError(f"Spark Connect needs more of pyspark: pip install 'pyspark[connect]' ({error})") from error
+
+
+def _is_submitted() -> bool:
+    """Whether spark-submit has started us: then the JVM is there, and has its class path."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def _submitted(master: str | None, given: Mapping[str, str], app: str) -> SparkSession:
+    from pyspark import SparkConf, SparkContext
+    from pyspark.sql import SparkSession
+
+    SparkContext._ensure_initialized()  # the settings of spark-submit are in the JVM
+    submitted = dict(SparkConf().getAll())
+    found = submitted.get("spark.master", "local[*]")
+    if master not in (None, found):
+        raise UsageError(f"spark-submit has the master {found}, and outbox is given {master}: leave one out")
+    ours = {**settings(found), "spark.app.name": app}
+    wanted = {key: value for key, value in ours.items() if key not in submitted} | dict(given)
+    if not is_local(found):
+        wanted |= _shipped({**submitted, **given})
+    return _configured(SparkSession.builder, wanted)
+
+
+def _start(master: str, given: Mapping[str, str], app: str) -> SparkSession:
+    """A new session with a JVM of its own, from local jars."""
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.sql import SparkSession
+
+    _require_java()
+    jars = local_jars(say=lambda line: print(line, file=sys.stderr))
+    wanted = {**settings(master), "spark.master": master, "spark.app.name": app, **given}
+    wanted["spark.jars"] = _joined([str(path) for path in jars], given.get("spark.jars"))
+    if not is_local(master):
+        wanted |= _shipped(given)
+    # The workers must run the driver's Python: `python3` may be another one, without our packages.
+    os.environ.setdefault("PYSPARK_PYTHON", given.get("spark.pyspark.python", sys.executable))
+    try:
+        return _configured(SparkSession.builder, wanted)
+    except PySparkRuntimeError as error:
+        raise OutboxError(f"Spark does not start: {error}; {_java_found()}") from error
+
+
+def _configured(builder: Any, wanted: Mapping[str, str]) -> SparkSession:
+    for key, value in wanted.items():
+        builder = builder.config(key, value)
+    session: SparkSession = builder.getOrCreate()
+    return session
+
+
+def _shipped(given: Mapping[str, str]) -> dict[str, str]:
+    """Settings by which executors on other machines import the same code as the driver.
+
+    Each executor fetches the archive into its working folder before its first task, and its
+    Python workers find it there. `addPyFile` would not do: data sources that Spark finds by
+    itself are run without the files that were added by it.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="outbox-packages-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return {
+        "spark.files": _joined([str(pack(folder))], given.get("spark.files")),
+        "spark.executorEnv.PYTHONPATH": _joined([ARCHIVE], given.get("spark.executorEnv.PYTHONPATH"), os.pathsep),
+    }
+
+
+def pack(folder: Path) -> Path:
+    """Our packages as one archive that Python imports from."""
+    place = folder / ARCHIVE
+    with zipfile.ZipFile(place, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in SHIPPED:
+            spec = find_spec(name)
+            if spec is None or spec.origin is None:
+                continue
+            module = Path(spec.origin)
+            home = module.parent.parent if spec.submodule_search_locations else module.parent
+            sources = sorted(module.parent.rglob("*.py")) if spec.submodule_search_locations else [module]
+            for source in sources:
+                archive.write(source, source.relative_to(home))
+    return place
+
+
+def _joined(ours: Sequence[str], theirs: str | None, separator: str = ",") -> str:
+    return separator.join([*ours, *([theirs] if theirs else [])])
+
+
+def _require_java() -> None:
+    if _java() is None:
+        raise UsageError(
+            f"Spark needs Java {JAVA_VERSION} or newer, and there is none: install one "
+            f"(on Debian: apt-get install openjdk-{JAVA_VERSION}-jre-headless), or set JAVA_HOME"
+        )
+
+
+def _java() -> str | None:
+    home = os.environ.get("JAVA_HOME")
+    return shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
+
+
+def _java_found() -> str:
+    """Asked only when Spark has not started: the answer takes a JVM's start."""
+    java = _java()
+    if java is None:
+        return f"it needs Java {JAVA_VERSION} or newer"
+    done = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+    first = (done.stderr or done.stdout).partition("\n")[0]
+    return f"it needs Java {JAVA_VERSION} or newer, and {java} is {first or 'not one that answers'}"
