@@ -2,13 +2,16 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# The oldest pair of Spark and Delta that is supported, in an environment of its own.
+COMPAT := .venv-compat
+COMPAT_PAIR := 'pyspark==4.0.*' 'delta-spark==4.0.*'
 
-.PHONY: help setup servers demo lint types test test-fast bench docs wheel clean
+.PHONY: help setup servers demo lint types test test-fast test-compat bench docs wheel clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
-setup: $(VENV)/.installed  ## make .venv with the program at .venv/bin/outbox
+setup: $(VENV)/.installed $(VENV)/.jars  ## make .venv with the program at .venv/bin/outbox, resolve Delta's jars
 
 $(VENV)/.installed: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "outbox-connector needs Python 3.11 or newer: make PYTHON=python3.12 setup"; exit 1; }
@@ -16,6 +19,11 @@ $(VENV)/.installed: pyproject.toml
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	@touch $@
+
+# Spark starts from local jars; without a Java there is no stamp, and the next setup tries again.
+$(VENV)/.jars: $(VENV)/.installed
+	@tests/servers/install.sh java
+	@if command -v java >/dev/null || test -x "$$JAVA_HOME/bin/java"; then $(BIN)/python -m spark_sink.jars && touch $@; fi
 
 servers:  ## install the database servers that the tests start, where apt is there and allowed
 	@tests/servers/install.sh
@@ -35,6 +43,15 @@ test: setup servers lint types  ## everything: lint, types, all tests
 
 test-fast: setup servers lint types  ## a few minutes, for the inner loop
 	$(BIN)/python -m pytest -m 'not slow' -x tests/unit tests/contract tests/model tests/integration
+
+test-compat: servers $(COMPAT)/.installed  ## the Spark tests marked compat, on the oldest supported Spark and Delta
+	$(COMPAT)/bin/python -m pytest -m compat
+
+$(COMPAT)/.installed: pyproject.toml
+	@test -x $(COMPAT)/bin/python || $(PYTHON) -m venv $(COMPAT)
+	$(COMPAT)/bin/python -m pip install --quiet --upgrade pip
+	$(COMPAT)/bin/python -m pip install --quiet --editable '.[dev]' $(COMPAT_PAIR)
+	@touch $@
 
 bench: setup servers  ## measure the budgets, write docs/benchmarks.md
 	$(BIN)/python -m bench

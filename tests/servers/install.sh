@@ -1,13 +1,18 @@
 #!/usr/bin/env bash
-# Installs the database servers that the tests start, when they are missing and apt may be used.
-# A URL in the environment (OUTBOX_TEST_POSTGRESQL_URL, OUTBOX_TEST_MARIADB_URL) makes one needless.
+# Installs what the tests start and pip does not bring, when it is missing and apt may be used:
+# the database servers, and Java for Spark. `install.sh java` is for Java alone.
+# A URL in the environment (OUTBOX_TEST_POSTGRESQL_URL, OUTBOX_TEST_MARIADB_URL) makes a server needless.
 set -euo pipefail
 
+wanted="${1:-all}"
 packages=()
-if [ -z "${OUTBOX_TEST_POSTGRESQL_URL:-}" ] && ! ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 && ! command -v initdb >/dev/null; then
+if ! command -v java >/dev/null && [ ! -x "${JAVA_HOME:-}/bin/java" ]; then
+    packages+=(openjdk-17-jre-headless)
+fi
+if [ "$wanted" = all ] && [ -z "${OUTBOX_TEST_POSTGRESQL_URL:-}" ] && ! ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 && ! command -v initdb >/dev/null; then
     packages+=(postgresql)
 fi
-if [ -z "${OUTBOX_TEST_MARIADB_URL:-}" ] && ! PATH="$PATH:/usr/sbin" command -v mariadbd >/dev/null; then
+if [ "$wanted" = all ] && [ -z "${OUTBOX_TEST_MARIADB_URL:-}" ] && ! PATH="$PATH:/usr/sbin" command -v mariadbd >/dev/null; then
     packages+=(mariadb-server)
 fi
 [ ${#packages[@]} -eq 0 ] && exit 0
@@ -26,5 +31,10 @@ if [ "$(id -u)" -ne 0 ]; then
 fi
 echo "installing ${packages[*]}"
 "${as_root[@]}" apt-get update -qq
+# Newer releases of Debian have no Java 17; Spark runs on these too.
+for java in openjdk-17-jre-headless openjdk-21-jre-headless openjdk-25-jre-headless; do
+    apt-cache show "$java" >/dev/null 2>&1 && break
+done
+packages=("${packages[@]/openjdk-17-jre-headless/$java}")
 # Only the programs are wanted: the tests start servers of their own.
 "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null
