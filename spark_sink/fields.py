@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ PREV_ID = "prev_id"
 ERROR = "_error"
 RESERVED_PREFIX = "_event_"
 
+_REFUSED = re.compile(r"[ ,;{}()\n\t=\ud800-\udfff]")
 _TAKEN = frozenset((*EVENT_COLUMNS, PREV_ID))
 
 
@@ -30,6 +32,12 @@ def field_column(name: str) -> str:
     if lower == ERROR or lower.startswith(RESERVED_PREFIX):
         raise UsageError(f"a field cannot be called {name!r}: {ERROR} and {RESERVED_PREFIX}… are columns of the sink")
     return f"data_{name}" if lower in _TAKEN else name
+
+
+def is_usable(name: str) -> bool:
+    """Whether a field that nobody declared may become a column: Delta refuses some characters."""
+    lower = name.lower()
+    return bool(name) and lower != ERROR and not lower.startswith(RESERVED_PREFIX) and not _REFUSED.search(name)
 
 
 def event_schema(columns: Sequence[str] | None = None, *, prev_id: bool = False) -> pa.Schema:
