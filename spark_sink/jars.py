@@ -125,6 +125,7 @@ def _resolve_any(versions: Versions, work: Path) -> Path:
             place.mkdir()
             jars, failure = how(coordinates, place)
             if any(jars.glob("*delta-spark*.jar")):
+                _remove_known(jars)
                 return jars
             failures.append(f"{coordinates}: {failure}")
     raise OutboxError(
@@ -136,9 +137,7 @@ def _resolve_any(versions: Versions, work: Path) -> Path:
 
 def _by_spark(coordinates: str, place: Path) -> tuple[Path, str]:
     """By the Ivy inside Spark: a program that does nothing, submitted with Delta as a package."""
-    from pyspark.find_spark_home import _find_spark_home
-
-    home = Path(_find_spark_home())
+    home = _spark_home()
     program = place / "nothing.py"
     program.touch()
     command = [str(home / "bin" / "spark-submit"), "--master", "local[1]", "--packages", coordinates]
@@ -164,6 +163,28 @@ def _by_maven(coordinates: str, place: Path) -> tuple[Path, str]:
     command = [maven, "--batch-mode", "--quiet", "--strict-checksums", "--file", str(place / "pom.xml")]
     command += ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={jars}"]
     return jars, _run(command, dict(os.environ))
+
+
+def _remove_known(jars: Path) -> None:
+    """Remove what Spark has itself, which it would load first anyway: five sixths of the bytes.
+
+    Every session copies its jars, and every executor of a cluster fetches them.
+    """
+    known = {_artifact(path) for path in (_spark_home() / "jars").glob("*.jar")}
+    for path in jars.glob("*.jar"):
+        # Ivy puts the group before the name: org.slf4j_slf4j-api-2.0.13.jar
+        if {_artifact(path), _artifact(path).partition("_")[2]} & known:
+            path.unlink()
+
+
+def _artifact(jar: Path) -> str:
+    return re.sub(r"-\d.*", "", jar.stem)
+
+
+def _spark_home() -> Path:
+    from pyspark.find_spark_home import _find_spark_home
+
+    return Path(_find_spark_home())
 
 
 def _run(command: list[str], environment: dict[str, str]) -> str:

@@ -31,6 +31,9 @@ CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 # What executors import: the reader of streams, and what it stands on. Beside these they need pyarrow.
 SHIPPED = ("outbox", "stream_store", "spark_sink", "pyspark_outbox")
 ARCHIVE = "outbox_packages.zip"
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+LOOPBACK = "127.0.0.1"
+LOGGING = Path(__file__).absolute().with_name("log4j2.properties")
 
 
 def open_session(
@@ -80,11 +83,11 @@ def _local_settings(master: str) -> dict[str, str]:
         "spark.sql.shuffle.partitions": str(max(2, partitions)),
         "spark.driver.memory": "2g",
         # A laptop's host name may lead nowhere, or to a network that is gone tomorrow.
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": LOOPBACK,
+        "spark.driver.bindAddress": LOOPBACK,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "ERROR",
+        JAVA_OPTIONS: f"-Dlog4j2.configurationFile={LOGGING.as_uri()}",
     }
 
 
@@ -170,12 +173,17 @@ def _start(master: str, given: Mapping[str, str], app: str) -> SparkSession:
 
     _require_java()
     jars = local_jars(say=lambda line: print(line, file=sys.stderr))
-    wanted = {**settings(master), "spark.master": master, "spark.app.name": app, **given}
+    ours = settings(master)
+    wanted = {**ours, "spark.master": master, "spark.app.name": app, **given}
     wanted["spark.jars"] = _joined([str(path) for path in jars], given.get("spark.jars"))
+    if JAVA_OPTIONS in ours:
+        wanted[JAVA_OPTIONS] = _joined([ours[JAVA_OPTIONS]], given.get(JAVA_OPTIONS), " ")
     if not is_local(master):
         wanted |= _shipped(given)
     # The workers must run the driver's Python: `python3` may be another one, without our packages.
     os.environ.setdefault("PYSPARK_PYTHON", given.get("spark.pyspark.python", sys.executable))
+    if is_local(master):
+        os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
     try:
         return _configured(SparkSession.builder, wanted)
     except PySparkRuntimeError as error:

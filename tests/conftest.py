@@ -95,12 +95,9 @@ def make_stream(tmp_path: Path) -> Callable[..., str]:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The one Spark session of the run, started by the first test that needs it."""
     from spark_sink.session import open_session
+    from tests.spark import MASTER, SETTINGS
 
-    settings = {
-        "spark.sql.shuffle.partitions": "2",
-        "spark.driver.memory": "1g",
-        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
-    }
-    session = open_session(master="local[2]", conf=settings, app="outbox tests")
+    warehouse = str(tmp_path_factory.mktemp("warehouse"))
+    session = open_session(master=MASTER, conf={**SETTINGS, "spark.sql.warehouse.dir": warehouse}, app="outbox tests")
     yield session
     session.stop()
