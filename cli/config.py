@@ -13,6 +13,14 @@
     stream = "file:///var/lib/outbox/billing"
     on_blocker = "terminate after 5m"
 
+    [[outbox.table]]                      # a Delta table of the outbox above: see `outbox sink`
+    table = "/lake/invoices"
+    mode = "upsert"
+    key = ["invoice"]
+    types = ["invoice.*"]
+    schema = "invoice string, total decimal(10,2)"
+    expect = {"positive total" = "total > 0"}
+
 A mistake is an error that names the file, the line and the key; a key that is not known is
 a mistake.
 """
@@ -45,17 +53,40 @@ KEYS: dict[str, type] = {
     "idle_poll": str,
     "lease": str,
 }
+# What a table of an outbox can be told.
+TABLE_KEYS: dict[str, type] = {
+    "table": str,
+    "mode": str,
+    "types": list,
+    "key": list,
+    "schema": str,
+    "evolve": bool,
+    "select": list,
+    "deletes": str,
+    "partition_by": list,
+    "cluster_by": list,
+    "expect": dict,
+    "on_expect": str,
+    "dead_letters": str,
+    "properties": dict,
+}
 # Makes sense for the whole program only.
 PROGRAM_KEYS: dict[str, type] = {"log_format": str}
 
-_TYPE_NAMES = {str: "text in quotes", int: "a whole number"}
+_TYPE_NAMES = {
+    str: "text in quotes",
+    int: "a whole number",
+    bool: "true or false",
+    list: 'a list of texts, as in ["a", "b"]',
+    dict: 'names and texts, as in {"a" = "b"}',
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
     """A value and who gave it, for the error that names both."""
 
-    value: str | int
+    value: Any
     origin: str
 
 
@@ -66,6 +97,8 @@ class Config:
     path: Path | None
     defaults: Mapping[str, Given]
     outboxes: tuple[Mapping[str, Given], ...]
+    # For each outbox, its `[[outbox.table]]`s.
+    tables: tuple[tuple[Mapping[str, Given], ...], ...] = ()
 
 
 EMPTY = Config(None, {}, ())
@@ -101,9 +134,23 @@ class _Reader:
         defaults = self._values(document, known, None)
         if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
             raise UsageError(f"{self._at(None, 'outbox')}: write [[outbox]], in double brackets, once for each outbox")
+        below = tuple(self._tables(table.pop("table", []), position) for position, table in enumerate(tables))
         outboxes = tuple({**defaults, **self._values(table, KEYS, position)} for position, table in enumerate(tables))
         self._refuse_doubles(outboxes)
-        return Config(self._path, defaults, outboxes)
+        return Config(self._path, defaults, outboxes, below)
+
+    def _tables(self, tables: Any, position: int) -> tuple[Mapping[str, Given], ...]:
+        """The Delta tables of one outbox."""
+        at = self._at(position, "table")
+        if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+            raise UsageError(
+                f"{at}: write [[outbox.table]], in double brackets, once for each Delta table of the outbox"
+            )
+        found = tuple(self._values(table, TABLE_KEYS, position) for table in tables)
+        for each in found:
+            if "table" not in each:
+                raise UsageError(f'{at}: an [[outbox.table]] needs table = "…", a path or a catalog name')
+        return found
 
     def _values(self, table: dict[str, Any], known: Mapping[str, type], position: int | None) -> dict[str, Given]:
         given = {}
@@ -112,12 +159,14 @@ class _Reader:
             if key not in known:
                 raise UsageError(f"{at}: there is no key {key!r}{did_you_mean(key, known)}")
             # A bool is an int in Python, not in TOML.
-            if not isinstance(value, known[key]) or isinstance(value, bool):
+            fits = isinstance(value, known[key]) and isinstance(value, bool) == (known[key] is bool)
+            inside = value if isinstance(value, list) else value.values() if isinstance(value, dict) else ()
+            if not fits or not all(isinstance(each, str) for each in inside):
                 raise UsageError(f"{at}: {key} has to be {_TYPE_NAMES[known[key]]}")
             given[key] = Given(self._expanded(key, value, at), f"{at}: {key}")
         return given
 
-    def _expanded(self, key: str, value: Any, at: str) -> str | int:
+    def _expanded(self, key: str, value: Any, at: str) -> Any:
         """URLs may take their parts, such as a password, from the environment."""
 
         def replace(match: re.Match[str]) -> str:
@@ -125,7 +174,7 @@ class _Reader:
                 raise UsageError(f"{at}: {key} names ${{{match[1]}}}, which the environment does not have")
             return self._environ[match[1]]
 
-        return re.sub(r"\$\{(\w+)\}", replace, str(value)) if key in ("database", "stream") else value
+        return re.sub(r"\$\{(\w+)\}", replace, str(value)) if key in ("database", "stream", "table") else value
 
     def _refuse_doubles(self, outboxes: Iterable[Mapping[str, Given]]) -> None:
         """One out table, one stream: a second outbox with either of them is a slip."""

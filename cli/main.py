@@ -38,6 +38,7 @@ COMMANDS = {
     "upgrade": "install",
     "check": "check",
     "relay": "relay",
+    "sink": "sink",
     "tap": "tap",
     "flux": "flux",
     "emit": "emit",

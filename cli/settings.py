@@ -40,6 +40,8 @@ class OutboxSettings:
     """One outbox as the user described it. What is missing or wrong is an error when asked for."""
 
     given: Mapping[str, Given]
+    # The outbox's Delta tables, as outbox.toml describes them.
+    tables: tuple[Mapping[str, Given], ...] = ()
 
     @property
     def table(self) -> OutTable:
@@ -136,6 +138,7 @@ def load_all(
     file = find_config(config, environ, folder or Path())
     above = _above(flags, environ)
     name = above.get("name")
+    tables = dict(zip(map(id, file.outboxes), file.tables, strict=True))
     chosen = [given for given in file.outboxes if name is None or _same_table(given.get("name"), name)]
     if file.outboxes and not chosen and name is not None and not {"database", "stream"} & set(above):
         raise UsageError(f"{name.origin}: {file.path} has no outbox {name.value}, only {_names(file.outboxes)}")
@@ -144,7 +147,7 @@ def load_all(
         chosen = [{key: given for key, given in file.defaults.items() if key in KEYS}]
     if len(chosen) > 1:
         _refuse_one_for_all(above, file, chosen)
-    return [OutboxSettings({**given, **above}) for given in chosen]
+    return [OutboxSettings({**given, **above}, tables.get(id(given), ())) for given in chosen]
 
 
 def _refuse_one_for_all(above: Mapping[str, Given], file: Config, chosen: Sequence[Mapping[str, Given]]) -> None:
@@ -197,7 +200,7 @@ def _above(flags: Mapping[str, str | int | None], environ: Mapping[str, str]) ->
     found = {}
     for key in KEYS:
         if flags.get(key) is not None:
-            found[key] = Given(flags[key], flag(key))  # type: ignore[arg-type]
+            found[key] = Given(flags[key], flag(key))
         elif environ.get(variable(key)):
             found[key] = Given(environ[variable(key)], variable(key))
     return found

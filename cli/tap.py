@@ -8,7 +8,6 @@ import re
 import signal
 import sys
 import threading
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -123,38 +122,14 @@ def _open(url: str, follow: bool, stop: threading.Event) -> Stream:
 
 def _range(stream: Stream, start: str, end: str | None, *, follow: bool) -> tuple[int, int | None]:
     """`after` and `through` of a read that begins and ends where the flags say."""
-    if start not in ("earliest", "latest") and end is not None:
-        first, last = parse_place(start, "--from"), parse_place(end, "--to")
-        if isinstance(first, int) == isinstance(last, int) and first > last:  # type: ignore[operator]
-            raise UsageError(f"--from {start} --to {end} ends before it begins: swap them")
-    if start == "earliest":
-        after = stream.info().trimmed_through
-    elif start == "latest":
-        after = stream.tail()
-    else:
-        place = parse_place(start, "--from")
-        after = (place if isinstance(place, int) else stream.find(place)) - 1
+    from stream_store.place import end_through, parse_place, require_order, start_after
+
     if end is None:
-        return after, None
-    place = parse_place(end, "--to")
-    if isinstance(place, int):
-        return after, place
-    if follow:
+        return start_after(stream, start, "--from"), None
+    require_order(start, end, ("--from", "--to"))
+    if follow and not isinstance(parse_place(end, "--to"), int):
         raise UsageError("--to TIME is looked up once, at the start: it does not go with --follow; give an ID")
-    return after, stream.find(place + timedelta(microseconds=1)) - 1
-
-
-def parse_place(text: str, flag: str) -> int | datetime:
-    """An ID, or a time in ISO 8601, which is in UTC unless it says otherwise."""
-    if re.fullmatch(r"\d{1,19}", text):
-        # Eight digits could be a date without dashes, but IDs are far more common.
-        return max(int(text), 1) if flag == "--from" else int(text)
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        words = ", earliest, latest" if flag == "--from" else ""
-        raise UsageError(f"{flag} {text!r}: give an ID, a time such as 2026-03-01T12:00:00Z{words}") from None
-    return time if time.tzinfo else time.replace(tzinfo=UTC)
+    return start_after(stream, start, "--from"), end_through(stream, end, "--to")
 
 
 def _write_all(

@@ -14,7 +14,8 @@ OutboxError                     exit code 1
 │   ├── StreamUnavailable
 │   ├── StreamLocked
 │   ├── LeaseLost
-│   └── StaleTail
+│   ├── StaleTail
+│   └── TableConflict
 └── Terminal                    4   restarting cannot help: a person has to look
     ├── TailLost
     ├── LateRow
@@ -24,6 +25,9 @@ OutboxError                     exit code 1
     ├── StreamCorrupt
     ├── WrongPartner
     ├── ServerChanged
+    ├── TableChanged
+    ├── EventsTrimmed
+    ├── ExpectationFailed
     └── Unsupported
 
 Whether to retry is decided by `Transient` and `Terminal` alone. A message says what
@@ -99,6 +103,10 @@ class StaleTail(Transient):
     """Another relay has appended or cleaned up since we looked."""
 
 
+class TableConflict(Transient):
+    """Another writer committed to the Delta table first; nothing of ours was written."""
+
+
 class Terminal(OutboxError):
     """Going on could lose or double events. A person has to look first."""
 
@@ -135,6 +143,18 @@ class WrongPartner(Terminal):
 
 class ServerChanged(Terminal):
     """The database is another server, or another timeline of it, than before."""
+
+
+class TableChanged(Terminal):
+    """A Delta table is not what our last commit left: restored, replaced, cloned, dropped, written by others."""
+
+
+class EventsTrimmed(Terminal):
+    """The stream no longer holds events that a table still needs."""
+
+
+class ExpectationFailed(Terminal):
+    """Rows break an expectation that is to stop the sink."""
 
 
 class Unsupported(Terminal):

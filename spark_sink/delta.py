@@ -1,0 +1,190 @@
+"""The inside of Delta: a transaction that begins at a known snapshot and carries our bookmark.
+
+The only file that touches classes of Delta which are not its public interface. Tested with
+Delta 4.0 on Spark 4.0 and Delta 4.4 on Spark 4.2. Where they cannot be reached (Spark
+Connect, managed platforms) `is_reachable` says so, and public.py does the same by MERGE.
+
+Why it is needed: Delta's own options for idempotent writes (`txnAppId`, `txnVersion`) skip a
+batch whose number is not above the last one. That is no compare-and-set: a batch 2..5 that
+was held up lands after another sink has committed 2..3, and doubles two rows. A transaction
+that has read the marker from its snapshot is refused when the marker has moved since.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+
+# The marker has been moved by somebody else since the snapshot, or the files it depends on.
+CONFLICTS = (
+    "ConcurrentTransactionException",
+    "ConcurrentAppendException",
+    "ConcurrentDeleteReadException",
+    "ConcurrentDeleteDeleteException",
+    "ConcurrentWriteException",
+    "MetadataChangedException",
+    "ProtocolChangedException",
+    "DELTA_CONCURRENT",
+    "DELTA_METADATA_CHANGED",
+    "DELTA_PROTOCOL_CHANGED",
+)
+
+
+def is_reachable(spark: SparkSession) -> bool:
+    """Whether this session lets us at Delta's own classes."""
+    try:
+        return callable(_gateway(spark).org.apache.spark.sql.delta.DeltaLog.forTable)
+    except Exception:
+        return False
+
+
+def _gateway(spark: SparkSession) -> Any:
+    """The way into the driver's Java, which pyspark keeps to itself."""
+    return spark._jvm
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Whether a commit was refused because somebody else committed first."""
+    text = str(error)
+    return any(name in text for name in CONFLICTS)
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One version of a table: what was done, and what we wrote beside it."""
+
+    version: int
+    operation: str
+    parameters: Mapping[str, Any]
+    metadata: str | None
+
+
+class Log:
+    """The log of one Delta table at a place."""
+
+    def __init__(self, spark: SparkSession, location: str) -> None:
+        self._spark = spark
+        self._jvm: Any = _gateway(spark)
+        self._none: Any = self._jvm.scala.Option.empty()
+        self._log: Any = self._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, location)
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot(self._log.update(False, self._none, self._none), self._jvm)
+
+    def begin(self, snapshot: Snapshot) -> Transaction:
+        """A transaction on what the snapshot shows, and nothing later."""
+        transaction = self._log.startTransaction(self._none, self._jvm.scala.Option.apply(snapshot.java))
+        return Transaction(transaction, self._jvm)
+
+    def commits(self, newest: int, oldest: int = 0) -> Iterator[Commit]:
+        """The versions from `newest` down, as far as Delta keeps their files."""
+        names = self._jvm.org.apache.spark.sql.delta.util.FileNames
+        hadoop = self._log.newDeltaHadoopConf()
+        for version in range(newest, oldest - 1, -1):
+            path = names.unsafeDeltaFile(self._log.logPath(), version)
+            try:
+                lines = self._log.store().read(path, hadoop)
+            except Exception as error:
+                if "FileNotFound" in str(error) or "NoSuchFile" in str(error):
+                    return
+                raise
+            yield _commit_of(version, (lines.apply(at) for at in range(lines.size())))
+
+
+class Snapshot:
+    """One version of a table."""
+
+    def __init__(self, java: Any, jvm: Any) -> None:
+        self.java = java
+        self._jvm = jvm
+        self.version = int(java.version())
+
+    def marker(self, app_id: str) -> int | None:
+        """What the table says that an application has reached."""
+        found = self.java.transactions().get(app_id)
+        return None if found.isEmpty() else int(found.get())
+
+    @property
+    def exists(self) -> bool:
+        return self.version >= 0
+
+    @property
+    def table_id(self) -> str:
+        return str(self.java.metadata().id())
+
+    @property
+    def schema_json(self) -> str:
+        return str(self.java.metadata().schemaString())
+
+    @property
+    def properties(self) -> dict[str, str]:
+        entries = self.java.metadata().configuration().toSeq()
+        pairs = (entries.apply(at) for at in range(entries.size()))
+        return {str(pair._1()): str(pair._2()) for pair in pairs}
+
+    @property
+    def files(self) -> int:
+        return int(self.java.numOfFiles())
+
+    @property
+    def size_bytes(self) -> int:
+        return int(self.java.sizeInBytes())
+
+
+class Transaction:
+    """Rows and the marker in one commit, or nothing."""
+
+    def __init__(self, java: Any, jvm: Any) -> None:
+        self._java = java
+        self._jvm = jvm
+        self._none = jvm.scala.Option.empty()
+        self._actions = getattr(getattr(jvm, "scala.collection.immutable.Nil$"), "MODULE$")
+
+    def marker(self, app_id: str) -> int | None:
+        """Reading it here makes it part of what the commit depends on."""
+        found = int(self._java.txnVersion(app_id))
+        return None if found < 0 else found
+
+    def write(self, rows: DataFrame) -> None:
+        """Write the data files; nobody sees them before the commit."""
+        self._actions = self._java.writeFiles(rows._jdf).toList()
+
+    def mark(self, app_id: str, through: int, now_ms: int) -> None:
+        moment = self._jvm.scala.Option.apply(now_ms)
+        marker = self._jvm.org.apache.spark.sql.delta.actions.SetTransaction(app_id, through, moment)
+        self._actions = self._actions.prepended(marker)
+
+    def commit(self, metadata: str) -> int:
+        """The new version. Refused (`is_conflict`) when the marker has moved since the snapshot."""
+        return int(self._java.commit(self._actions, self._operation(metadata)))
+
+    def _operation(self, metadata: str) -> Any:
+        """Delta's `Write`, whose number of arguments grows from version to version; ours come first."""
+        write = self._jvm.org.apache.spark.sql.delta.DeltaOperations.Write
+        append = self._jvm.org.apache.spark.sql.SaveMode.Append
+        loader = self._jvm.java.lang.Thread.currentThread().getContextClassLoader()
+        shape = loader.loadClass("org.apache.spark.sql.delta.DeltaOperations$Write")
+        count = int(shape.getConstructors()[0].getParameterCount())
+        rest = [self._none] * (count - 4)
+        return write(append, self._none, self._none, self._jvm.scala.Option.apply(metadata), *rest)
+
+
+def _commit_of(version: int, lines: Iterator[Any]) -> Commit:
+    """The `commitInfo` of a version, which Delta writes first."""
+    for line in lines:
+        if '"commitInfo"' in str(line):
+            found = json.loads(str(line)).get("commitInfo")
+            if found is not None:
+                return Commit(
+                    version,
+                    str(found.get("operation")),
+                    found.get("operationParameters") or {},
+                    found.get("userMetadata"),
+                )
+    return Commit(version, "unknown", {}, None)

@@ -1,0 +1,34 @@
+"""`append`: every event is a row."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from spark_sink.mode import DELETE, EVENT_TIME
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from spark_sink.mode import Change
+    from spark_sink.spec import TableSpec
+    from spark_sink.table import State, Table
+
+
+class Append:
+    def columns(self, rows: StructType) -> StructType:
+        return rows
+
+    def apply(self, table: Table, state: State, spec: TableSpec, change: Change) -> None:  # noqa: ARG002 - the seam's
+        table.append(change.rows.drop(DELETE, EVENT_TIME), state, change.note)
+
+    def repair(self, table: Table, state: State, spec: TableSpec, change: Change, through: int) -> None:
+        """The range's rows in the place of what the table has there, in one commit."""
+        rows = change.rows.drop(DELETE, EVENT_TIME)
+        column = f"`{spec.id_column}`"
+        with table.merging(state, change.note):
+            writer = rows.write.format("delta").mode("overwrite")
+            writer = writer.option("replaceWhere", f"{column} > {change.after} AND {column} <= {through}")
+            if table.name.is_path:
+                writer.save(table.name.text)
+            else:
+                writer.saveAsTable(table.name.sql)

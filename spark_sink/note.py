@@ -1,0 +1,47 @@
+"""What each of our commits says of itself, in the commit's `userMetadata`.
+
+`DESCRIBE HISTORY` shows it, so a person can follow the table's way through the stream, and
+readers that cannot see Delta's transaction markers find the bookmark in it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from dataclasses import asdict, dataclass, field
+
+
+def own_name() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Events with after < id <= through are in this commit; `bookmark` is what the table has reached."""
+
+    app_id: str
+    bookmark: int
+    after: int
+    through: int
+    # `batch`, `repair` (a range written anew), `rebuild`, `reset` (the bookmark moved back),
+    # `redrive`, `accept` (a person has looked at what others did), `create`, `schema`.
+    role: str = "batch"
+    rows: int | None = None
+    # The event that the first of the range follows.
+    prev_id: int | None = None
+    writer: str = field(default_factory=own_name)
+
+    def encode(self) -> str:
+        return json.dumps({"outbox": asdict(self)}, separators=(",", ":"))
+
+    @classmethod
+    def decode(cls, text: str | None) -> Note | None:
+        """The note of a commit; None when it is not one of ours."""
+        if not text or '"outbox"' not in text:
+            return None
+        try:
+            found = json.loads(text)["outbox"]
+            return cls(**{name: found.get(name) for name in cls.__slots__})
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return None

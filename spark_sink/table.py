@@ -1,0 +1,354 @@
+"""A Delta table that carries its own bookmark: made, looked at, guarded, appended to, merged into."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from pyspark.sql.types import StructType
+
+from outbox.errors import TableChanged, TableConflict, UsageError, WrongPartner
+from spark_sink import delta, durability
+from spark_sink.guard import bookmark_at, judge, restored_version
+from spark_sink.lock import table_lock
+from spark_sink.note import Note
+from spark_sink.public import PublicLog, PublicSnapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from delta import DeltaTable
+    from pyspark.sql import DataFrame, SparkSession
+
+    from spark_sink.delta import Commit
+    from spark_sink.names import TableName
+
+log: Any = structlog.get_logger()
+
+PROPERTY = "outbox."
+_TXN_APP_ID = "spark.databricks.delta.write.txnAppId"
+_TXN_VERSION = "spark.databricks.delta.write.txnVersion"
+_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+RETENTION = "delta.setTransactionRetentionDuration"
+# Other readers refuse these two; checkpoints at every tenth commit cost seconds.
+DEFAULT_PROPERTIES = {
+    "delta.enableDeletionVectors": "false",
+    "delta.checkpointInterval": "100",
+}
+
+
+@dataclass(frozen=True)
+class State:
+    """One look at a table."""
+
+    snapshot: delta.Snapshot | PublicSnapshot
+    version: int
+    app_id: str
+    bookmark: int
+    properties: Mapping[str, str]
+
+
+class Table:
+    """One table and one outbox. `role` tells several bookmarks in one table apart."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        name: TableName,
+        outbox_id: str,
+        *,
+        role: str = "main",
+        internals: bool | None = None,
+        lock: bool = True,
+    ) -> None:
+        self.name = name
+        # A session of its own: the settings around a MERGE must not reach anyone else's writes.
+        self.spark = spark.newSession()
+        # A projection that meets a bad value gives NULL, and the row its own verdict.
+        self.spark.conf.set("spark.sql.ansi.enabled", "false")
+        self._outbox_id = outbox_id
+        self._role = role
+        self._lock = lock
+        self._internals = delta.is_reachable(spark) if internals is None else internals
+        self._open_log: delta.Log | PublicLog | None = None
+        # The version through which everything is known to be harmless, and which is durable.
+        self._known_version = -1
+        self._synced_version = -1
+
+    @property
+    def uses_internals(self) -> bool:
+        return self._internals
+
+    def exists(self) -> bool:
+        from delta import DeltaTable
+
+        if self.name.is_path:
+            return bool(DeltaTable.isDeltaTable(self.spark, self.name.text))
+        return bool(self.spark.catalog.tableExists(self.name.sql))
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Nobody else of us writes the table inside."""
+        folder = self.name.folder or self._local_location()
+        return table_lock(folder) if self._lock and folder is not None else nullcontext()
+
+    def create(
+        self,
+        columns: StructType,
+        properties: Mapping[str, str],
+        partition_by: tuple[str, ...] = (),
+        cluster_by: tuple[str, ...] = (),
+    ) -> None:
+        """Make the empty table; nothing when somebody else has made it meanwhile."""
+        from delta import DeltaTable
+
+        builder = DeltaTable.createIfNotExists(self.spark)
+        builder = builder.location(self.name.text) if self.name.is_path else builder.tableName(self.name.sql)
+        builder = builder.addColumns(columns)
+        if partition_by:
+            builder = builder.partitionedBy(*partition_by)
+        if cluster_by:
+            builder = builder.clusterBy(*cluster_by)
+        own = {PROPERTY + "outbox_id": self._outbox_id, PROPERTY + "format": "1"}
+        for key, value in {**DEFAULT_PROPERTIES, **properties, **own}.items():
+            builder = builder.property(key, value)
+        try:
+            builder.execute()
+        except Exception as error:
+            if not delta.is_conflict(error) and not self.exists():
+                raise
+
+    def look(self) -> State:
+        """The table's bookmark, believed only after everything since our last commit was looked at."""
+        state = self._state()
+        self._require_ours(state)
+        if state.version > self._known_version:
+            self._judge(state)
+            self._known_version = state.version
+        return state
+
+    def peek(self) -> State:
+        """The table's bookmark as it says, whatever has happened to it."""
+        return self._state()
+
+    def append(self, rows: DataFrame | None, state: State, note: Note) -> State:
+        """Append rows and move the bookmark, if it still is where `state` saw it.
+
+        `TableConflict` when somebody else has moved it: nothing was written.
+        """
+        assert note.bookmark >= state.bookmark or note.role == "reset", (note, state.bookmark)
+        try:
+            version = self._append(rows, state, note)
+        except Exception as error:
+            if delta.is_conflict(error):
+                raise TableConflict(
+                    f"{self.name}: somebody else has committed since {state.bookmark} was read"
+                ) from error
+            raise
+        self._known_version = version if version == state.version + 1 else self._known_version
+        return self._state()
+
+    def _append(self, rows: DataFrame | None, state: State, note: Note) -> int:
+        if isinstance(self._log, delta.Log):
+            assert isinstance(state.snapshot, delta.Snapshot)
+            transaction = self._log.begin(state.snapshot)
+            assert (transaction.marker(state.app_id) or 0) == state.bookmark
+            if rows is not None:
+                transaction.write(rows)
+            transaction.mark(state.app_id, note.bookmark, int(time.time() * 1000))
+            return transaction.commit(note.encode())
+        if rows is None:
+            with self.session_settings({_USER_METADATA: note.encode()}):
+                self.spark.sql(
+                    f"ALTER TABLE {self.name.sql} SET TBLPROPERTIES ('{PROPERTY}bookmark' = '{note.bookmark}')"
+                )
+        else:
+            column = "id" if "id" in rows.columns and "_event_id" not in rows.columns else "_event_id"
+            with self.merging(state, note) as target:
+                # Bounded by the bookmark: only rows above it can be there already.
+                target.alias("t").merge(
+                    rows.alias("s"), f"t.`{column}` = s.`{column}` AND t.`{column}` > {state.bookmark}"
+                ).whenNotMatchedInsertAll().execute()
+        return int(self._log.snapshot().version)
+
+    @contextmanager
+    def merging(self, state: State, note: Note) -> Iterator[DeltaTable]:
+        """The table for one MERGE that carries the bookmark; checked after it."""
+        settings = {
+            _TXN_APP_ID: state.app_id,
+            _TXN_VERSION: str(note.bookmark),
+            _USER_METADATA: note.encode(),
+        }
+        if note.bookmark <= state.bookmark:
+            # Delta would skip it as done: the bookmark stays where it is.
+            settings = {_USER_METADATA: note.encode()}
+        with self.session_settings(settings):
+            try:
+                yield self.delta_table()
+            except Exception as error:
+                if delta.is_conflict(error):
+                    raise TableConflict(f"{self.name}: somebody else has committed meanwhile") from error
+                raise
+
+    @contextmanager
+    def session_settings(self, settings: Mapping[str, str]) -> Iterator[None]:
+        for key, value in settings.items():
+            self.spark.conf.set(key, value)
+        try:
+            yield
+        finally:
+            for key in settings:
+                self.spark.conf.unset(key)
+
+    def delta_table(self) -> DeltaTable:
+        from delta import DeltaTable
+
+        if self.name.is_path:
+            return DeltaTable.forPath(self.spark, self.name.text)
+        return DeltaTable.forName(self.spark, self.name.sql)
+
+    def rows(self) -> DataFrame:
+        return self.delta_table().toDF()
+
+    def schema(self, state: State) -> StructType:
+        return StructType.fromJson(json.loads(state.snapshot.schema_json))
+
+    def set_properties(self, properties: Mapping[str, str], note: Note) -> None:
+        pairs = ", ".join(f"'{key}' = '{_escaped(value)}'" for key, value in properties.items())
+        with self.session_settings({_USER_METADATA: note.encode()}):
+            self.spark.sql(f"ALTER TABLE {self.name.sql} SET TBLPROPERTIES ({pairs})")
+
+    def add_columns(self, columns: StructType, note: Note) -> None:
+        """Add columns, at the end. One that is there by now was added by another sink."""
+        for column in columns:
+            spelled = f"`{column.name.replace('`', '``')}` {column.dataType.simpleString()}"
+            with self.session_settings({_USER_METADATA: note.encode()}):
+                try:
+                    self.spark.sql(f"ALTER TABLE {self.name.sql} ADD COLUMNS ({spelled})")
+                except Exception:
+                    if column.name not in self.rows().columns:
+                        raise
+
+    def make_durable(self, state: State) -> None:
+        """Return when the version is on the disk; object stores do that by themselves."""
+        folder = self.name.folder or self._local_location()
+        if folder is not None and state.version > self._synced_version:
+            # Versions before our time were made durable by those who made them, or by us now.
+            first = max(self._synced_version + 1, state.version - 100, 0)
+            durability.sync_versions(folder, first, state.version)
+            self._synced_version = state.version
+
+    def true_bookmark(self, state: State) -> int | None:
+        """What the rows stand for after RESTOREs, by the notes in the history."""
+        commits = list(self._log.commits(state.version))
+        return bookmark_at(commits, state.version, state.app_id)
+
+    def commits(self, state: State) -> Iterator[Commit]:
+        return self._log.commits(state.version)
+
+    @property
+    def _log(self) -> delta.Log | PublicLog:
+        if self._open_log is None:
+            self._open_log = (
+                delta.Log(self.spark, self._location()) if self._internals else PublicLog(self.spark, self.name)
+            )
+        return self._open_log
+
+    def _location(self) -> str:
+        if self.name.is_path:
+            return self.name.text
+        return str(self.spark.sql(f"DESCRIBE DETAIL {self.name.sql}").collect()[0]["location"])
+
+    def _local_location(self) -> Any:
+        from spark_sink.names import TableName
+
+        if self.name.is_path or not self.exists():
+            return None
+        return TableName(self._location()).folder
+
+    def _state(self) -> State:
+        snapshot = self._log.snapshot()
+        if not snapshot.exists:
+            self._open_log = None
+            raise TableChanged(
+                f"{self.name} is gone: it was dropped or moved. Put it back, or make it anew with "
+                f"`outbox replay --rebuild --table {self.name}`"
+            )
+        app_id = f"outbox/{self._outbox_id}/{snapshot.table_id}/{self._role}"
+        bookmark = snapshot.marker(app_id)
+        if bookmark is None:
+            self._require_fresh(snapshot)
+        return State(snapshot, snapshot.version, app_id, bookmark or 0, snapshot.properties)
+
+    def _require_fresh(self, snapshot: delta.Snapshot | PublicSnapshot) -> None:
+        """No bookmark is 0 in a table that we made and nobody has written to, and an error in any other."""
+        if self._role != "main":
+            return
+        if snapshot.properties.get(PROPERTY + "outbox_id") is None or snapshot.files > 0:
+            raise TableChanged(
+                f"{self.name} holds rows and no bookmark of this outbox: it was not made by this sink, or it is a CLONE, "
+                f"or it was replaced. Name another table, or make this one anew with `outbox replay --rebuild --table {self.name}`"
+            )
+
+    def _require_ours(self, state: State) -> None:
+        owner = state.properties.get(PROPERTY + "outbox_id")
+        if owner is not None and owner != self._outbox_id:
+            raise WrongPartner(
+                f"{self.name} belongs to outbox {owner}, the stream to outbox {self._outbox_id}: name the right stream, or "
+                "another table"
+            )
+        if RETENTION in state.properties:
+            raise TableChanged(
+                f"{self.name} has {RETENTION} = {state.properties[RETENTION]}: Delta would forget the bookmark. "
+                f"ALTER TABLE {self.name.sql} UNSET TBLPROPERTIES ('{RETENTION}')"
+            )
+
+    def _judge(self, state: State) -> None:
+        verdict = judge(self._log.commits(state.version, self._known_version + 1), state.app_id)
+        if verdict.rewound is not None:
+            where = restored_version(verdict.rewound)
+            to = f" to version {where}" if where is not None else ""
+            way = (
+                f"`outbox sink --after-restore replay --table {self.name}` writes what is missing again"
+                if verdict.rewound.operation == "RESTORE"
+                else f"`outbox replay --rebuild --table {self.name}` makes the table anew from the stream"
+            )
+            raise TableChanged(
+                f"{self.name}: version {verdict.rewound.version} is a {verdict.rewound.operation}{to}, so its bookmark "
+                f"{state.bookmark} says more than its rows hold. {way}"
+            )
+        if verdict.foreign:
+            first = verdict.foreign[-1]
+            raise TableChanged(
+                f"{self.name}: version {first.version} is a {first.operation} that is not ours"
+                f"{f' (and {len(verdict.foreign) - 1} more)' if len(verdict.foreign) > 1 else ''}: rows may be doubled or "
+                f"missing. Look at it (DESCRIBE HISTORY, `outbox verify --table {self.name}`), then either "
+                f"`outbox table accept --table {self.name}` or `outbox replay --rebuild --table {self.name}`"
+            )
+        if verdict.note is not None and verdict.note.bookmark != state.bookmark:
+            raise TableChanged(
+                f"{self.name}: its bookmark is {state.bookmark}, our last commit (version {verdict.version}) says "
+                f"{verdict.note.bookmark}: `outbox replay --rebuild --table {self.name}`"
+            )
+        if verdict.note is not None and self._known_version >= 0:
+            mine = Note(state.app_id, 0, 0, 0).writer
+            if verdict.note.writer != mine:
+                log.warning("another sink works on this table too", table=str(self.name), writer=verdict.note.writer)
+
+
+def require_same(table: TableName, properties: Mapping[str, str], wanted: Mapping[str, str]) -> None:
+    """Refuse to write in another mode or by another key than the table was made with."""
+    for name, value in wanted.items():
+        found = properties.get(PROPERTY + name)
+        if found is not None and found != value:
+            raise UsageError(
+                f"{table} was made with {name} = {found}, now it is to be {value}: put it back, or make the table anew with "
+                f"`outbox replay --rebuild --table {table}`"
+            )
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("'", "\\'")

@@ -1,0 +1,337 @@
+"""One table of one stream: from its bookmark to the tail, a commit at a time."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
+from pyspark.sql.types import StructType
+
+from outbox.errors import EventsTrimmed, ExpectationFailed, TableConflict, TailLost, Trimmed
+from spark_sink import evolution
+from spark_sink.ddl import schema_from_ddl, to_ddl
+from spark_sink.dead_letters import DeadLetters
+from spark_sink.mode import Change
+from spark_sink.modes import MODES
+from spark_sink.note import Note
+from spark_sink.reading import LOCAL_IDS_MAX, as_dataframe, read_local
+from spark_sink.shape import REASON, good_rows, shape, table_columns, warnings_of
+from spark_sink.spans import Span, next_span
+from spark_sink.table import PROPERTY, Table, require_same
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from spark_sink.spec import TableSpec
+    from spark_sink.table import State
+    from stream_store import Stream
+
+log: Any = structlog.get_logger()
+
+ROWS_MAX = 1_000_000
+# A table that none of the events are for moves its bookmark all the same, but not at each look.
+IDLE_IDS_MAX = 1_000_000
+IDLE_SECONDS_MAX = 60.0
+NAMED_MAX = 10
+SPEC = PROPERTY + "spec"
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """How tables are written, whatever they hold."""
+
+    rows_max: int = ROWS_MAX
+    # None: Delta's inside where it can be reached, its public interface elsewhere.
+    internals: bool | None = None
+    lock: bool = True
+    after_restore: str = "stop"
+    pieces: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One batch of one table. `rows` is None where Spark has not counted them."""
+
+    span: Span
+    committed: bool
+    seconds: float
+
+
+class TableSink:
+    """Owns a table's bookmark while it runs; whoever else does is found out by the commit."""
+
+    def __init__(self, spark: SparkSession, stream: Stream, spec: TableSpec, options: SinkOptions) -> None:
+        self.spec = spec
+        self._stream = stream
+        self._options = options
+        facts = stream.info()
+        self.outbox_id = facts.outbox_id or facts.stream_id
+        self.table = Table(spark, spec.table, self.outbox_id, internals=options.internals, lock=options.lock)
+        self.spark = self.table.spark
+        self.dead_letters = DeadLetters(spark, spec, self.outbox_id, internals=options.internals, lock=options.lock)
+        self.schema: pa.Schema | None = None
+        self._opened = False
+        # Through here no event is for this table, though its bookmark does not say so yet.
+        self._idle_through = 0
+        self._committed_at = time.monotonic()
+
+    @property
+    def mode(self) -> Any:
+        return MODES[self.spec.mode]
+
+    @property
+    def pieces(self) -> int:
+        return self._options.pieces or int(self.spark.sparkContext.defaultParallelism)
+
+    def open(self) -> bool:
+        """Make the table, or see that it is ours and as we left it. False: no event to infer its schema from yet."""
+        if self._opened:
+            return True
+        with self.table.locked():
+            if not self.table.exists():
+                try:
+                    self.schema = evolution.first_schema(self._stream, self.spec, self._stream.info().trimmed_through)
+                except LookupError:
+                    return False
+                self._require_from_start()
+                self._create()
+            state = self._recovered() if self._options.after_restore == "replay" else self.table.look()
+            require_same(self.spec.table, state.properties, self._identity())
+            self.schema = self._kept_schema(state)
+            self._keep_spec(state)
+            self._reconcile(state)
+        self._opened = True
+        return True
+
+    def bookmark(self) -> int:
+        return self.table.peek().bookmark if self.table.exists() else 0
+
+    def step(self, tail: int) -> Step | None:
+        """One batch: at most one commit. None when the table holds everything through the tail."""
+        if not self.open():
+            return None
+        started = time.monotonic()
+        with self.table.locked():
+            state = self.table.look()
+            span = self._next(state, tail)
+            if span is None:
+                return self._settle(state, tail, started)
+            if self._is_idle(state, span):
+                self._idle_through = span.through
+                return Step(span, committed=False, seconds=time.monotonic() - started)
+            if self.spec.evolves and self.schema is not None and self._grow(state, span):
+                state = self.table.look()
+            self._write(state, span)
+            state = self._checked(state, span.through)
+        self._finish(state)
+        return Step(span, committed=True, seconds=time.monotonic() - started)
+
+    def _next(self, state: State, tail: int) -> Span | None:
+        after = max(state.bookmark, self._idle_through)
+        if self._stream.tail() < state.bookmark:
+            raise TailLost(
+                f"{self.spec.table} holds events through {state.bookmark}, the stream ends at {self._stream.tail()}: it went "
+                "back in time. Put the stream back from a copy; see docs/operations.md"
+            )
+        try:
+            return next_span(self._stream, after, self._options.rows_max, tail)
+        except Trimmed as error:
+            raise EventsTrimmed(
+                f"{self.spec.table} holds events through {after}, and the stream no longer has those that follow: it was "
+                f"trimmed through {self._stream.info().trimmed_through}. Put the trimmed events back from a copy of the "
+                f"stream, or make the table anew without them: `outbox replay --rebuild --table {self.spec.table}`"
+            ) from error
+
+    def _is_idle(self, state: State, span: Span) -> bool:
+        """Whether a small span has nothing for this table and its bookmark may wait."""
+        if not self.spec.types or not _is_small(span):
+            return False
+        if read_local(self._stream.url, span, columns=["id"], types=self.spec.types).num_rows:
+            return False
+        return span.through - state.bookmark < IDLE_IDS_MAX and time.monotonic() - self._committed_at < IDLE_SECONDS_MAX
+
+    def _settle(self, state: State, tail: int, started: float) -> Step | None:
+        """Nothing left to read: let the bookmark catch up with what was passed over, once in a while."""
+        behind = self._idle_through > state.bookmark
+        if not behind or time.monotonic() - self._committed_at < IDLE_SECONDS_MAX:
+            return None
+        span = Span(state.bookmark, min(self._idle_through, tail))
+        self._mark(state, span)
+        return Step(span, committed=True, seconds=time.monotonic() - started)
+
+    def settle(self) -> None:
+        """Move the bookmark over what was passed over, before going away."""
+        if self._opened and self._idle_through:
+            with self.table.locked(), suppress(TableConflict):
+                state = self.table.look()
+                if self._idle_through > state.bookmark:
+                    self._mark(state, Span(state.bookmark, self._idle_through))
+
+    def _mark(self, state: State, span: Span) -> None:
+        note = Note(state.app_id, span.through, span.after, span.through, rows=0)
+        self._finish(self.table.append(None, state, note))
+
+    def _write(self, state: State, span: Span) -> None:
+        """The dead letters first, then the rows, each in one commit."""
+        events = self.events(span)
+        shaped = shape(events, self.spec, self.schema)
+        checked = self.spec.can_fail or bool(self.spec.expect)
+        if checked and not _is_small(span):
+            events = events.persist()
+            shaped = shape(events, self.spec, self.schema)
+        try:
+            if checked:
+                self._judge(events, shaped, span)
+            rows = self.alive(good_rows(shaped), span)
+            note = Note(state.app_id, span.through, state.bookmark, span.through, prev_id=state.bookmark)
+            self.mode.apply(self.table, state, self.spec, Change(rows, span.after, note))
+        finally:
+            if checked:
+                events.unpersist()
+
+    def events(self, span: Span) -> DataFrame:
+        """The events of a span that are for this table."""
+        return as_dataframe(self.spark, self._stream.url, span, self.pieces, types=self.spec.types, schema=self.schema)
+
+    def alive(self, rows: DataFrame, span: Span) -> DataFrame:
+        """The rows without those that are dead letters already."""
+        held = self.dead_letters.held(span) if self.spec.can_fail else None
+        if held is None:
+            return rows
+        return rows.join(F.broadcast(held), F.col(self.spec.id_column) == F.col("_dead_id"), "left_anti")
+
+    def _judge(self, events: DataFrame, shaped: DataFrame, span: Span) -> None:
+        """Count what is wrong, and put it among the dead letters, or stop."""
+        warns = warnings_of(shaped, self.spec)
+        counts = shaped.agg(
+            F.count(REASON).alias("_bad") if REASON in shaped.columns else F.lit(0).alias("_bad"), *warns
+        )
+        found = counts.collect()[0].asDict()
+        for name in self.spec.expect if warns else ():
+            if found[name]:
+                log.warning("rows break an expectation", table=str(self.spec.table), expectation=name, rows=found[name])
+        if not found["_bad"]:
+            return
+        if self.spec.on_expect == "stop" and self.spec.expect:
+            self._stop_on(shaped)
+        self.dead_letters.record(events, shaped, span)
+        log.warning(
+            "events went to the dead letters",
+            table=str(self.spec.table), rows=found["_bad"], dead_letters=str(self.spec.dead_letter_table),
+        )  # fmt: skip
+
+    def _stop_on(self, shaped: DataFrame) -> None:
+        broken = shaped.where(F.col(REASON).startswith("it breaks the expectation")).limit(NAMED_MAX).collect()
+        if broken:
+            ids = ", ".join(str(row[self.spec.id_column]) for row in broken)
+            raise ExpectationFailed(
+                f"{self.spec.table}: {broken[0][REASON]}; event{'s' if len(broken) > 1 else ''} {ids}. Nothing of the batch "
+                "was written. Mend the expectation or the projection, or let such rows go to the dead letters (quarantine)"
+            )
+
+    def _checked(self, before: State, through: int) -> State:
+        state = self.table.peek()
+        if state.bookmark != through:
+            raise TableConflict(
+                f"{self.spec.table}: another sink has moved the bookmark to {state.bookmark}, ours was to go to {through}"
+            )
+        assert state.version > before.version
+        return state
+
+    def _finish(self, state: State) -> None:
+        self._committed_at = time.monotonic()
+        self.table.make_durable(state)
+        self._stream.report_sink(str(self.spec.table), state.bookmark)
+
+    def _identity(self) -> dict[str, str]:
+        key = ",".join(self.spec.key) if self.spec.mode != "append" else ""
+        return {"mode": self.spec.mode, **({"key": key} if key else {})}
+
+    def _create(self) -> None:
+        properties = {PROPERTY + name: value for name, value in self._identity().items()}
+        properties[SPEC] = self.spec.encode()
+        if self.schema is not None:
+            properties[PROPERTY + "schema"] = to_ddl(self.schema)
+        self.table.create(
+            self.columns(), {**self.spec.properties, **properties}, self.spec.partition_by, self.spec.cluster_by
+        )
+        log.info("made a table", table=str(self.spec.table), mode=self.spec.mode)
+
+    def columns(self) -> StructType:
+        """The table's columns, from the shape of an empty batch."""
+        empty = as_dataframe(self.spark, self._stream.url, Span(0, 0), 1, schema=self.schema)
+        found: StructType = self.mode.columns(table_columns(shape(empty, self.spec, self.schema)))
+        return found
+
+    def _require_from_start(self) -> None:
+        trimmed_through = self._stream.info().trimmed_through
+        if trimmed_through:
+            log.warning(
+                "the table begins behind what was trimmed",
+                table=str(self.spec.table), trimmed_through=trimmed_through,
+            )  # fmt: skip
+            self._idle_through = trimmed_through
+
+    def _keep_spec(self, state: State) -> None:
+        """Keep in the table what it is made of; rows that are there already stay as they are."""
+        text = self.spec.encode()
+        if state.properties.get(SPEC) != text and self.spec.transform is None:
+            note = Note(state.app_id, state.bookmark, state.bookmark, state.bookmark, role="schema")
+            self.table.set_properties({SPEC: text}, note)
+            log.warning(
+                "the table's description has changed: rows through its bookmark are as the old one made them",
+                table=str(self.spec.table), bookmark=state.bookmark,
+                mend=f"outbox replay --rebuild --table {self.spec.table}",
+            )  # fmt: skip
+
+    def _kept_schema(self, state: State) -> pa.Schema | None:
+        """The declared schema, or the one that the table keeps; fields that evolved stay."""
+        if self.spec.schema is None:
+            return None
+        kept = state.properties.get(PROPERTY + "schema")
+        declared = None if self.spec.schema == "infer" else schema_from_ddl(self.spec.schema)
+        if kept is None:
+            return declared
+        return schema_from_ddl(kept) if declared is None else evolution.joined(declared, schema_from_ddl(kept))
+
+    def _reconcile(self, state: State) -> None:
+        """Add the columns that the table lacks: a field was declared since, or a crash came between."""
+        have = {name.lower() for name in self.table.schema(state).names}
+        missing = StructType([column for column in self.columns() if column.name.lower() not in have])
+        if missing.fields:
+            note = Note(state.app_id, state.bookmark, state.bookmark, state.bookmark, role="schema")
+            self.table.add_columns(missing, note)
+            log.info("added columns", table=str(self.spec.table), columns=missing.names)
+
+    def _grow(self, state: State, span: Span) -> bool:
+        """Take fields that are new in the data into the schema and the table."""
+        assert self.schema is not None
+        found = evolution.new_fields(self.spark, self._stream, self.spec, span, self.schema, self.pieces)
+        if not found:
+            return False
+        self.schema = evolution.extended(self.schema, found)
+        note = Note(state.app_id, state.bookmark, state.bookmark, state.bookmark, role="schema")
+        # The property first: a crash before the columns are there is mended when the table is opened.
+        self.table.set_properties({PROPERTY + "schema": to_ddl(self.schema)}, note)
+        self._reconcile(self.table.peek())
+        return True
+
+    def _recovered(self) -> State:
+        """After a RESTORE: put the bookmark back to what the rows stand for, and go on from there."""
+        state = self.table.peek()
+        true = self.table.true_bookmark(state)
+        if true is None or true == state.bookmark:
+            return self.table.look()
+        note = Note(state.app_id, true, true, true, role="reset")
+        log.warning("the table was restored: its bookmark goes back", table=str(self.spec.table), bookmark=true)
+        return self.table.append(None, state, note)
+
+
+def _is_small(span: Span) -> bool:
+    """Whether the driver reads it faster than Spark's workers do."""
+    return span.through - span.after <= LOCAL_IDS_MAX
