@@ -16,11 +16,13 @@ if TYPE_CHECKING:
 # The order is that of a reader's interest, not that of the stored batch.
 EVENT_COLUMNS = ("id", "type", "subject", "time", "data", "data_bytes", "datacontenttype", "headers")
 PREV_ID = "prev_id"
+# Where events of several streams are read together, which of them an event is from.
+STREAM = "stream"
 ERROR = "_error"
 RESERVED_PREFIX = "_event_"
 
 _REFUSED = re.compile(r"[ ,;{}()\n\t=\ud800-\udfff]")
-_TAKEN = frozenset((*EVENT_COLUMNS, PREV_ID))
+_TAKEN = frozenset((*EVENT_COLUMNS, PREV_ID, STREAM))
 
 
 def field_column(name: str) -> str:
@@ -48,7 +50,7 @@ def event_schema(columns: Sequence[str] | None = None, *, prev_id: bool = False)
     """
     names = list(EVENT_COLUMNS if columns is None else columns)
     for name in names:
-        if name not in _TAKEN:
+        if name not in (*EVENT_COLUMNS, PREV_ID):
             raise UsageError(f"an event has no column {name!r}; it has {', '.join(EVENT_COLUMNS)} and {PREV_ID}")
     if prev_id and PREV_ID not in names:
         names.insert(names.index("id") + 1 if "id" in names else 0, PREV_ID)

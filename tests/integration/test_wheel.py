@@ -30,7 +30,7 @@ def test_wheel_carries_the_sql_inside_outbox_and_no_top_level_sql(wheel: Path) -
     in_tree = {str(path.relative_to(ROOT / "sql")) for path in (ROOT / "sql").rglob("*.sql")}
     assert {name.removeprefix("outbox/sql/") for name in names if name.startswith("outbox/sql/")} == in_tree
     top = {name.split("/")[0] for name in names}
-    assert top - {"outbox", "stream_store", "connector", "spark_sink", "cli"} == {
+    assert top - {"outbox", "stream_store", "connector", "spark_sink", "pyspark_outbox", "cli"} == {
         name for name in top if name.endswith(".dist-info")
     }
     assert "outbox/py.typed" in names

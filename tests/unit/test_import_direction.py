@@ -13,6 +13,7 @@ ALLOWED = {
     "stream_store": {"outbox"},
     "connector": {"outbox", "stream_store"},
     "spark_sink": {"outbox", "stream_store"},
+    "pyspark_outbox": {"spark_sink"},
     "cli": {"outbox", "stream_store", "connector", "spark_sink"},
 }
 SOURCES = sorted(path for package in ALLOWED for path in (ROOT / package).rglob("*.py"))
