@@ -1,14 +1,15 @@
-"""The demo: writers with rollbacks, a relay that is killed on the way, and the proof at the end.
+"""The demo: writers with rollbacks, a relay and a sink that are killed on the way, and the proof at the end.
 
 Everything here is what a user would do: the writers change a business table and emit in the
-same transaction, the relay is the program in a process of its own, and the proof compares
-the business table with the stream, besides asking `verify`.
+same transaction, relay and sink are the program in processes of their own, and the proof
+compares the business table with the stream, besides asking `verify`.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -36,6 +37,9 @@ WRITERS = 4
 ROLLBACK_SHARE = 0.1
 # Slow enough to watch, and for each relay to get some work done before it is killed.
 PAUSE_SECONDS_MAX = 0.012
+# Spark takes its time to start, and each sink is to commit something before it is killed.
+PAUSE_SECONDS_MAX_WITH_SINK = 0.03
+SINK_PATIENCE_SECONDS = 300.0
 TYPES = ("order.placed", "order.paid", "order.shipped")
 
 
@@ -46,7 +50,8 @@ class Moment:
     committed: int
     goal: int
     relayed: int
-    kills: int
+    # What every Delta table holds; None when the demo ends at the stream.
+    materialized: int | None = None
     message: str | None = None
 
 
@@ -57,6 +62,7 @@ class Outcome:
     orders: int
     rolled_back: int
     kills: int
+    sink_kills: int
     seconds: float
     missing: int
     doubled: int
@@ -82,15 +88,27 @@ class _Counter:
 
 
 class Demo:
-    """One run on one database and one stream folder."""
+    """One run on one database and one stream folder; into Delta tables when `sink_config` names them."""
 
-    def __init__(self, url: DatabaseUrl, table: OutTable, stream_folder: Path, *, orders: int, kills: int) -> None:
+    def __init__(
+        self,
+        url: DatabaseUrl,
+        table: OutTable,
+        stream_folder: Path,
+        *,
+        orders: int,
+        kills: int,
+        sink_config: Path | None = None,
+        sink_kills: int = 0,
+    ) -> None:
         self._url = url
         self._table = table
-        self._stream_url = f"file://{stream_folder.resolve()}"
-        self._log_path = stream_folder.parent / "relay.log"
+        self.stream_url = f"file://{stream_folder.resolve()}"
+        self._folder = stream_folder.parent
         self._orders = orders
         self._kills = kills
+        self._sink_config = sink_config
+        self._sink_kills = sink_kills if sink_config else 0
         self._counter = _Counter()
 
     def prepare(self) -> None:
@@ -108,32 +126,59 @@ class Demo:
         uninstall(self._url, self._table, force=True)
 
     def run(self, tell: Callable[[Moment], None]) -> Outcome:
-        """Write, relay, kill, drain, prove."""
+        """Write, relay, materialize, kill, drain, prove."""
         started = time.monotonic()
         writers = [threading.Thread(target=self._write, args=(number,), daemon=True) for number in range(WRITERS)]
         for writer in writers:
             writer.start()
-        relay, kills, tail_before = self._start_relay(), 0, 0
+        relay = _Victim("relay", self._relay_command(), self._environment(), self._folder / "relay.log")
+        sink = (
+            _Victim("sink", self._sink_command(), dict(os.environ), self._folder / "sink.log")
+            if self._sink_config
+            else None
+        )
         try:
             while any(writer.is_alive() for writer in writers):
                 time.sleep(0.1)
-                message = None
-                tail = self._tail()
-                due = self._orders * (kills + 1) / (self._kills + 1)
-                # Not before it has relayed something: a kill while it stands by would show nothing.
-                if kills < self._kills and self._counter.committed >= due and tail > tail_before:
-                    relay.kill()
-                    relay.wait()
-                    kills, tail_before = kills + 1, self._tail()
-                    message = f"SIGKILL for the relay (process {relay.pid}); a new one takes over"
-                    relay = self._start_relay()
-                tell(Moment(self._counter.committed, self._orders, tail, kills, message))
+                tell(self._moment(self._kill_if_due(relay, self._kills, self._tail())))
+                if sink is not None:
+                    tell(self._moment(self._kill_if_due(sink, self._sink_kills, self._materialized())))
+            relay.stop()
+            self._drain()
+            tell(self._moment("writers done, out table drained"))
+            if sink is not None:
+                self._catch_up(sink, tell)
         finally:
-            relay.terminate()
-            relay.wait()
-        self._drain()
-        tell(Moment(self._counter.committed, self._orders, self._tail(), kills, "writers done, out table drained"))
-        return self._prove(kills, time.monotonic() - started)
+            relay.stop()
+            if sink is not None:
+                sink.stop()
+        return self._prove(relay.kills, sink.kills if sink else 0, time.monotonic() - started)
+
+    def _moment(self, message: str | None = None) -> Moment:
+        materialized = self._materialized() if self._sink_config else None
+        return Moment(self._counter.committed, self._orders, self._tail(), materialized, message)
+
+    def _kill_if_due(self, victim: _Victim, kills: int, reached: int) -> str | None:
+        """Kill it when its time has come, but not before it has got something done: that would show nothing."""
+        due = self._orders * (victim.kills + 1) / (kills + 1)
+        if victim.kills < kills and self._counter.committed >= due and reached > victim.reached:
+            return victim.kill(reached)
+        victim.require_alive()
+        return None
+
+    def _catch_up(self, sink: _Victim, tell: Callable[[Moment], None]) -> None:
+        """Wait until every table holds every event; a sink that was to be killed once more is killed on the way."""
+        deadline = time.monotonic() + SINK_PATIENCE_SECONDS
+        while (reached := self._materialized()) < self._tail():
+            message = None
+            if sink.kills < self._sink_kills and reached > sink.reached:
+                message = sink.kill(reached)
+            sink.require_alive()
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"the sink is at {reached} after {SINK_PATIENCE_SECONDS:.0f} s: see {sink.log_path}")
+            tell(self._moment(message))
+            time.sleep(0.2)
+        tell(self._moment("every table holds every event"))
 
     def _write(self, number: int) -> None:
         """One writer: an order and its event in one transaction, some of them rolled back."""
@@ -141,7 +186,7 @@ class Demo:
         outbox = Outbox(self._table.name, schema=self._table.schema)
         with Session(self._url, self._table, application=f"demo writer {number}") as session:
             while self._counter.committed < self._orders:
-                time.sleep(choose.random() * PAUSE_SECONDS_MAX)
+                time.sleep(choose.random() * (PAUSE_SECONDS_MAX_WITH_SINK if self._sink_config else PAUSE_SECONDS_MAX))
                 order_id = str(uuid.uuid4())
                 customer = f"customer-{choose.randrange(500)}"
                 total = choose.randrange(1, 500)
@@ -163,49 +208,96 @@ class Demo:
                 else:
                     self._counter.add(committed=1)
 
-    def _command(self, *more: str) -> list[str]:
+    def _relay_command(self, *more: str) -> list[str]:
         return [
             *(sys.executable, "-m", "cli.main", "relay", "--outbox", str(self._table)),
-            *("--stream", self._stream_url, "--lease", "2s", *more),
+            *("--stream", self.stream_url, "--lease", "2s", *more),
         ]
+
+    def _sink_command(self) -> list[str]:
+        return [sys.executable, "-m", "cli.main", "sink", "--config", str(self._sink_config), "--every", "1s"]
 
     def _environment(self) -> dict[str, str]:
         # Not on the command line: its password would be there for every user of the machine to see.
         return {**os.environ, "OUTBOX_DATABASE_URL": self._url.url}
 
-    def _start_relay(self) -> subprocess.Popen[bytes]:
-        with self._log_path.open("ab") as log:
-            return subprocess.Popen(self._command(), stdout=log, stderr=log, env=self._environment())
-
     def _drain(self) -> None:
-        with self._log_path.open("ab") as log:
-            subprocess.run(self._command("--once"), stdout=log, stderr=log, env=self._environment(), check=True)
+        with (self._folder / "relay.log").open("ab") as log:
+            subprocess.run(self._relay_command("--once"), stdout=log, stderr=log, env=self._environment(), check=True)
 
     def _tail(self) -> int:
         try:
-            with open_stream(self._stream_url) as stream:
+            with open_stream(self.stream_url) as stream:
                 return stream.tail()
         except Exception:  # the relay is only just making it
             return 0
 
-    def _prove(self, kills: int, seconds: float) -> Outcome:
+    def _materialized(self) -> int:
+        try:
+            with open_stream(self.stream_url) as stream:
+                return stream.materialized_through() or 0
+        except Exception:  # the relay is only just making it
+            return 0
+
+    def _prove(self, kills: int, sink_kills: int, seconds: float) -> Outcome:
         with Session(self._url, self._table) as session:
             orders = {order_id for (order_id,) in session.query("demo_orders")}
         relayed: list[str] = []
-        with open_stream(self._stream_url) as stream:
+        with open_stream(self.stream_url) as stream:
             for batch in stream.read(stream.info().trimmed_through):
                 relayed += batch.rows.column("subject").to_pylist()
-            sample = _sample(self._stream_url)
+            sample = _sample(self.stream_url)
         return Outcome(
             orders=len(orders),
             rolled_back=self._counter.rolled_back,
             kills=kills,
+            sink_kills=sink_kills,
             seconds=seconds,
             missing=len(orders - set(relayed)),
             doubled=len(relayed) - len(set(relayed)) + len(set(relayed) - orders),
-            verification=verify(self._url, self._table, self._stream_url),
+            verification=verify(self._url, self._table, self.stream_url),
             sample=sample,
         )
+
+
+class _Victim:
+    """A process of the program that is killed and started again."""
+
+    def __init__(self, name: str, command: list[str], environment: dict[str, str], log_path: Path) -> None:
+        self._name = name
+        self._command = command
+        self._environment = environment
+        self.log_path = log_path
+        self.kills = 0
+        # How far things were when it was started.
+        self.reached = 0
+        self._process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        with self.log_path.open("ab") as log:
+            return subprocess.Popen(
+                self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._environment,
+                start_new_session=True,
+            )  # fmt: skip
+
+    def kill(self, reached: int) -> str:
+        """SIGKILL for it and all that it has started, and a new one in its place."""
+        pid = self._process.pid
+        os.killpg(pid, signal.SIGKILL)
+        self._process.wait()
+        self.kills, self.reached = self.kills + 1, reached
+        self._process = self._start()
+        return f"SIGKILL for the {self._name} (process {pid}) at ID {reached}; a new one takes over"
+
+    def require_alive(self) -> None:
+        if self._process.poll() is not None:
+            raise RuntimeError(f"the {self._name} ended with {self._process.returncode}: see {self.log_path}")
+
+    def stop(self) -> None:
+        """SIGTERM, and wait until it has finished what was under way."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            self._process.wait()
 
 
 def _sample(stream_url: str) -> list[str]:

@@ -52,6 +52,9 @@ class Materializer:
         self._stream = open_stream(stream)
         self._tell = tell
         self.sinks = [TableSink(spark, self._stream, spec, options or SinkOptions()) for spec in tables]
+        for sink in self.sinks:
+            # Known from now on: rows that a table has not got yet must not be deleted for another's sake.
+            self._stream.report_sink(str(sink.spec.table), sink.bookmark())
 
     def run_once(self, through: int | None = None, stop: threading.Event | None = None) -> int:
         """Bring every table to the tail as it is now; returns that tail."""

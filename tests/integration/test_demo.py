@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from connector.demo import Demo
+from connector.demo import Demo, _Victim
 from outbox.database import DatabaseUrl
 from outbox.names import OutTable
 from tests.integration.relays import until
@@ -15,11 +15,11 @@ def test_password_is_not_on_the_command_line_of_the_demos_relay(mariadb_url: str
     assert url.password
     demo = Demo(url, OutTable("demo_outbox"), tmp_path / "stream", orders=1, kills=0)
     demo.prepare()
-    relay = demo._start_relay()
+    relay = _Victim("relay", demo._relay_command(), demo._environment(), tmp_path / "relay.log")
     try:
         until(lambda: "leading" in (tmp_path / "relay.log").read_text(), "the relay leads")
-        assert url.password.encode() not in Path(f"/proc/{relay.pid}/cmdline").read_bytes()
+        assert url.password.encode() not in Path(f"/proc/{relay._process.pid}/cmdline").read_bytes()
     finally:
-        relay.terminate()
-        assert relay.wait() == 0
+        relay.stop()
+        assert relay._process.returncode == 0
     demo._drain()
