@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from spark_sink.table import State, Table
 
 _ACTION = "_action"
-_START = "_start"
+_START, _FLOOR, _OPEN, _COUNTS = "_outbox_start", "_outbox_floor", "_outbox_open", "_outbox_counts"
 
 
 class Scd2:
@@ -63,8 +63,8 @@ def _source(versions: DataFrame, rows: DataFrame, key: tuple[str, ...], after: i
     columns = [quoted(name) for name in versions.columns]
     keys = rows.select(*(quoted(name) for name in key)).distinct()
     existing = versions.alias("t").join(F.broadcast(keys).alias("k"), F.expr(same_key("t", "k", key)), "left_semi")
-    before = _last_before(existing, key, after)
-    desired, closed = _chain(rows, before, key)
+    before = last_before(existing, key, after)
+    desired, closed = chain(rows, before, key)
     above = existing.where(F.col(EVENT_ID) > after)
     same = f"{same_key('e', 'd', key)} AND e.{EVENT_ID} = d.{EVENT_ID}"
     stale = above.alias("e").join(desired.alias("d"), F.expr(same), "left_anti")
@@ -74,7 +74,7 @@ def _source(versions: DataFrame, rows: DataFrame, key: tuple[str, ...], after: i
     )
 
 
-def _last_before(existing: DataFrame, key: tuple[str, ...], after: int) -> DataFrame:
+def last_before(existing: DataFrame, key: tuple[str, ...], after: int) -> DataFrame:
     """Of each key the last version at or below `after`, as it was when no later event had closed it."""
     older = existing.where(F.col(EVENT_ID) <= after)
     last = (
@@ -90,21 +90,28 @@ def _last_before(existing: DataFrame, key: tuple[str, ...], after: int) -> DataF
     )
 
 
-def _chain(rows: DataFrame, before: DataFrame, key: tuple[str, ...]) -> tuple[DataFrame, DataFrame]:
+def chain(rows: DataFrame, before: DataFrame, key: tuple[str, ...]) -> tuple[DataFrame, DataFrame]:
     """The versions that the events make, and the version before them, closed by the first."""
     # What the key had reached: the end of its last version, or the start of one that is open.
     floors = before.select(
-        *(quoted(name) for name in key), F.coalesce(F.col(VALID_TO), F.col(VALID_FROM)).alias("_floor")
+        *(quoted(name) for name in key),
+        F.coalesce(F.col(VALID_TO), F.col(VALID_FROM)).alias(_FLOOR),
+        F.col(CLOSED_BY).isNull().alias(_OPEN),
     )
-    by_id = Window.partitionBy(*(F.col(f"r.{quoted(name)}") for name in key)).orderBy(F.col(f"r.{EVENT_ID}"))
+    by_id = Window.partitionBy(*(quoted(name) for name in key)).orderBy(EVENT_ID)
     joined = rows.alias("r").join(floors.alias("f"), F.expr(same_key("r", "f", key)), "left")
-    running = F.max(F.greatest(F.col(f"r.{EVENT_TIME}"), F.coalesce(F.col("f._floor"), F.col(f"r.{EVENT_TIME}"))))
-    dated = joined.select("r.*", running.over(by_id.rowsBetween(Window.unboundedPreceding, 0)).alias(_START))
-    following = Window.partitionBy(*(quoted(name) for name in key)).orderBy(EVENT_ID)
+    known = joined.select("r.*", _FLOOR, _OPEN)
+    # An event that deletes a key which has no version leaves no trace in the table. So its time must
+    # not move what follows either: the next batch could not know of it.
+    was_open = F.coalesce(F.lag(~F.col(DELETE)).over(by_id), F.col(_OPEN), F.lit(False))
+    counted = known.withColumn(_COUNTS, ~F.col(DELETE) | was_open)
+    start = F.greatest(F.col(EVENT_TIME), F.coalesce(F.col(_FLOOR), F.col(EVENT_TIME)))
+    running = F.max(F.when(F.col(_COUNTS), start)).over(by_id.rowsBetween(Window.unboundedPreceding, 0))
+    dated = counted.withColumn(_START, running).drop(_FLOOR, _OPEN, _COUNTS)
     placed = (
         dated.withColumn(VALID_FROM, F.col(_START))
-        .withColumn(VALID_TO, F.lead(_START).over(following))
-        .withColumn(CLOSED_BY, F.lead(EVENT_ID).over(following))
+        .withColumn(VALID_TO, F.lead(_START).over(by_id))
+        .withColumn(CLOSED_BY, F.lead(EVENT_ID).over(by_id))
         .withColumn(IS_CURRENT, F.col(CLOSED_BY).isNull())
     )
     desired = placed.where(~F.col(DELETE)).drop(DELETE, EVENT_TIME, _START)

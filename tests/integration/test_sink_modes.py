@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from spark_sink.materializer import Materializer
 from spark_sink.names import TableName
 from spark_sink.spec import TableSpec
 from spark_sink.table_sink import SinkOptions
+from tests.streams import EPOCH
 
 SCHEMA = "order string, total double"
 
@@ -111,3 +113,28 @@ def test_a_table_that_is_added_later_begins_at_the_beginning(spark, make_stream,
     make_stream(order("a", 3))
     assert run(spark, url, [first, second]) == [3, 3]
     assert rows(spark, tmp_path / "second", "_event_id", "subject") == [(2, "b"), (3, "a")]
+
+
+def test_scd2_is_the_same_however_the_stream_is_cut(spark, make_stream, tmp_path):
+    def at(second: int) -> datetime:
+        return EPOCH + timedelta(seconds=second)
+
+    url = make_stream(
+        order("a", 1, time=at(10)),
+        {"subject": "a", "time": at(20)},
+        # Deletes nothing: its late time must not move what follows.
+        {"subject": "a", "time": at(90)},
+        order("a", 2, time=at(15)),
+        {"subject": "b", "time": at(90)},
+        order("b", 3, time=at(30)),
+        order("b", 4, time=at(25)),
+    )
+    for rows_max in (1, 100):
+        table = spec(tmp_path / f"t{rows_max}", mode="scd2", schema=SCHEMA)
+        assert run(spark, url, [table], rows_max=rows_max) == [7]
+        found = rows(spark, tmp_path / f"t{rows_max}", "_event_id", "_valid_from", "_valid_to", "_closed_by")
+        seconds = [
+            (event_id, *(value and int((value.astimezone() - EPOCH).total_seconds()) for value in times), closed_by)
+            for event_id, *times, closed_by in found
+        ]
+        assert seconds == [(1, 10, 20, 2), (4, 20, None, None), (6, 30, 30, 7), (7, 30, None, None)], rows_max
