@@ -8,6 +8,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+
 from tests.streams import EPOCH
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -22,6 +24,8 @@ def run(name: str, url: str, monkeypatch, capsys) -> list[str]:
     return capsys.readouterr().out.splitlines()
 
 
+# Not on Spark before 4.2: there, a query that takes what is available now runs one batch and
+# none to close the windows.
 def test_windows_by_event_time_take_late_events_and_leave_out_what_does_not_parse(
     spark, make_stream: MakeStream, monkeypatch, capsys
 ):
@@ -43,6 +47,7 @@ def test_windows_by_event_time_take_late_events_and_leave_out_what_does_not_pars
     ]
 
 
+@pytest.mark.compat
 def test_streams_are_joined_with_each_other_and_with_a_table(spark, make_stream: MakeStream, monkeypatch, capsys):
     def order(subject: str, customer: str, minute: int) -> dict[str, object]:
         data = {"customer": customer, "total": 10 + minute}
