@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 100_000
 # Keeps a column of a batch far below the 2 GiB that Arrow's offsets can address.
-BATCH_BYTES = 128 << 20
+BATCH_BYTES = 64 << 20
 
 # Up to here the driver reads faster than Spark plans, starts Python workers and reads.
 LOCAL_IDS_MAX = 50_000
