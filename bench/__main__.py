@@ -30,6 +30,8 @@ SCENES = {
     "held-xmin": "held_xmin",
     "tap": "tap",
     "stream": "stream",
+    "sink": "sink",
+    "tables": "tables",
 }
 CHURN_MINUTES_FULL, CHURN_MINUTES_QUICK = 10.0, 0.3
 ROUNDS_FULL, ROUNDS_QUICK = 3, 1

@@ -51,7 +51,7 @@ INTERRUPTED = 130
 @flags.outbox
 @click.option("--log-format", type=click.Choice(["human", "json"]), help="The log on stderr.  [env: OUTBOX_LOG_FORMAT]")
 @click.option("--public-api", is_flag=True, help="Commit through Delta's public interface alone (slower).")
-@click.option("--no-lock", is_flag=True, hidden=True)
+@click.option("--no-lock", is_flag=True, hidden=True, help="Take no lock on local tables; for tests.")
 @flags.config
 def sink(
     stream: str | None,

@@ -22,6 +22,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 DATABASES = ["postgresql", "mariadb", "mysql", "sqlite"]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With `-n 2`: one process per file, and one for all that share the Spark session."""
+    for item in items:
+        on_spark = "spark" in getattr(item, "fixturenames", ())
+        item.add_marker(pytest.mark.xdist_group("spark" if on_spark else str(item.path)))
+
+
 @pytest.fixture(scope="session")
 def postgresql_admin_url() -> Iterator[str]:
     url, server = postgresql.admin_url()

@@ -121,7 +121,7 @@ def test_same_results_make_the_same_files(tmp_path: Path):
 def test_only_known_scenes_are_taken():
     assert parse_arguments(["--only", "tap", "drain"]).only == ["tap", "drain"]
     with pytest.raises(SystemExit):
-        parse_arguments(["--only", "sink"])
+        parse_arguments(["--only", "debezium"])
 
 
 def test_missing_maven_is_said_and_not_a_failure_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
