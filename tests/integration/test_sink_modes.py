@@ -13,6 +13,8 @@ from spark_sink.spec import TableSpec
 from spark_sink.table_sink import SinkOptions
 from tests.streams import EPOCH
 
+pytestmark = pytest.mark.compat
+
 SCHEMA = "order string, total double"
 
 
