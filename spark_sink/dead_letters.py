@@ -6,6 +6,7 @@ After a crash between the two, the main commit leaves out what the dead letters 
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,9 @@ from spark_sink.spec import EVENT_ID
 from spark_sink.table import Table
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from collections.abc import Sequence
+
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from spark_sink.spans import Span
     from spark_sink.spec import TableSpec
@@ -37,6 +40,7 @@ COLUMNS = (
     .add("data_bytes", BinaryType())
     .add("datacontenttype", StringType())
     .add("headers", StringType())
+    .add("dropped_at", TimestampType())
 )
 
 
@@ -72,10 +76,24 @@ class DeadLetters:
         return None if found.isEmpty() else found
 
     def rows(self) -> DataFrame:
-        return self.table.rows().where(F.col("table") == str(self._spec.table))
+        """Every decision that an event is not for the table, also those of people (`dropped_at`)."""
+        return self.table.rows().where(self._ours())
+
+    def waiting(self, ids: Sequence[int] = (), reason: str | None = None) -> DataFrame:
+        """The letters that nobody has dropped: all, those of these IDs, those whose reason has this in it.
+
+        `*` in a reason stands for anything.
+        """
+        found = self.rows().where(F.col("dropped_at").isNull())
+        if ids:
+            found = found.where(F.col("id").isin(list(ids)))
+        return found if reason is None else found.where(F.col("reason").rlike(_pattern(reason)))
 
     def count(self) -> int:
-        return self.rows().count() if self.exists() else 0
+        return self.waiting().count() if self.exists() else 0
+
+    def _ours(self) -> Column:
+        return F.col("table") == str(self._spec.table)
 
     def record(self, events: DataFrame, shaped: DataFrame, span: Span) -> None:
         """Put the rows that have a reason among the dead letters, once."""
@@ -93,6 +111,7 @@ class DeadLetters:
                 .drop(EVENT_ID)
                 .withColumn("table", F.lit(str(self._spec.table)))
                 .withColumn("recorded_at", F.lit(datetime.now(UTC)))
+                .withColumn("dropped_at", F.lit(None).cast(TimestampType()))
             )
             if state.bookmark > span.after:
                 known = self.rows().select(F.col("id").alias("_known"))
@@ -101,3 +120,78 @@ class DeadLetters:
             note = Note(state.app_id, through, span.after, span.through, role="dead letters")
             self.table.append(rows.select(*COLUMNS.names), state, note)
             self.table.make_durable(self.table.peek())
+
+    def settle(self, verdicts: DataFrame) -> None:
+        """Let go of the letters that have been taken by now, and give the others their new reason.
+
+        `verdicts` has the columns `id` and `reason`, which is NULL for those that were taken.
+        """
+        with self.table.locked():
+            state = self.table.peek()
+            note = Note(state.app_id, state.bookmark, 0, state.bookmark, role="redrive")
+            with self.table.merging(state, note) as letters:
+                (
+                    letters.alias("t")
+                    .merge(verdicts.alias("s"), f"t.id = s.id AND t.`table` = {_literal(str(self._spec.table))}")
+                    .whenMatchedDelete(condition="s.reason IS NULL")
+                    .whenMatchedUpdate(condition="t.reason <> s.reason", set={"reason": "s.reason"})
+                    .execute()
+                )
+            self.table.make_durable(self.table.peek())
+
+    def drop(self, ids: Sequence[int] = (), reason: str | None = None) -> int:
+        """Decide that letters will never be in the table: what they hold goes, the decision stays.
+
+        Without it the event would be missing, and every proof and every replay would say so.
+        """
+        with self.table.locked():
+            state = self.table.peek()
+            chosen = self.waiting(ids, reason).select("id")
+            count = chosen.count()
+            if not count:
+                return 0
+            nothing = F.lit(None)
+            note = Note(state.app_id, state.bookmark, 0, state.bookmark, role="redrive", rows=count)
+            with self.table.merging(state, note) as letters:
+                (
+                    letters.alias("t")
+                    .merge(chosen.alias("s"), f"t.id = s.id AND t.`table` = {_literal(str(self._spec.table))}")
+                    .whenMatchedUpdate(
+                        set={
+                            "dropped_at": F.lit(datetime.now(UTC)),
+                            "data": nothing.cast(StringType()),
+                            "data_bytes": nothing.cast(BinaryType()),
+                            "headers": nothing.cast(StringType()),
+                        }
+                    )
+                    .execute()
+                )
+            self.table.make_durable(self.table.peek())
+        return count
+
+    def adopt(self, other: DeadLetters, after: int, *, dropped_only: bool = False) -> None:
+        """Take over another table's letters in the place of one's own, above an ID; or those that were dropped."""
+        if not self.exists() and not other.exists():
+            return
+        with self.table.locked():
+            if not self.exists():
+                self.table.create(COLUMNS, {})
+            state = self.table.peek()
+            through = max(state.bookmark, other.table.peek().bookmark if other.exists() else 0)
+            note = Note(state.app_id, through, after, through, role="rebuild")
+            # In our own session: the bookmark goes along by settings of the session that writes.
+            source = other if other.exists() else self
+            rows = self.table.spark.table(source.table.name.sql).where(other._ours() & (F.col("id") > after))
+            rows = rows.where(F.col("dropped_at").isNotNull()) if dropped_only else rows
+            rows = rows.withColumn("table", F.lit(str(self._spec.table))).select(*COLUMNS.names)
+            self.table.replace_where(rows, state, note, f"`table` = {_literal(str(self._spec.table))} AND id > {after}")
+            self.table.make_durable(self.table.peek())
+
+
+def _pattern(reason: str) -> str:
+    """A text to be found anywhere, with * for anything, whatever the case of its letters."""
+    return "(?is)" + ".*".join(re.escape(part) for part in reason.split("*"))
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -77,6 +77,16 @@ class Log:
     def snapshot(self) -> Snapshot:
         return Snapshot(self._log.update(False, self._none, self._none), self._jvm)
 
+    def forget(self) -> None:
+        """Do not remember the table: its files are gone."""
+        self._jvm.org.apache.spark.sql.delta.DeltaLog.invalidateCache(self._spark._jsparkSession, self._log.dataPath())
+
+    def remove(self) -> None:
+        """Remove the table's files, wherever they are."""
+        place = self._log.dataPath()
+        place.getFileSystem(self._log.newDeltaHadoopConf()).delete(place, True)
+        self.forget()
+
     def begin(self, snapshot: Snapshot) -> Transaction:
         """A transaction on what the snapshot shows, and nothing later."""
         transaction = self._log.startTransaction(self._none, self._jvm.scala.Option.apply(snapshot.java))
@@ -107,6 +117,13 @@ class Snapshot:
 
     def marker(self, app_id: str) -> int | None:
         """What the table says that an application has reached."""
+        checksum = self.java.checksumOpt()
+        if checksum.isDefined() and checksum.get().setTransactions().isDefined():
+            # Kept from commit to commit beside the log. Without it Delta goes through the table's
+            # whole state for this, by a job that takes longer than a small append.
+            known = checksum.get().setTransactions().get()
+            each = (known.apply(at) for at in range(known.size()))
+            return next((int(found.version()) for found in each if found.appId() == app_id), None)
         found = self.java.transactions().get(app_id)
         return None if found.isEmpty() else int(found.get())
 
@@ -130,7 +147,8 @@ class Snapshot:
 
     @property
     def files(self) -> int:
-        return int(self.java.numOfFiles())
+        checksum = self.java.checksumOpt()
+        return int(checksum.get().numFiles() if checksum.isDefined() else self.java.numOfFiles())
 
     @property
     def size_bytes(self) -> int:
@@ -144,16 +162,44 @@ class Transaction:
         self._java = java
         self._jvm = jvm
         self._none = jvm.scala.Option.empty()
+        self._mode = "Append"
         self._actions = getattr(getattr(jvm, "scala.collection.immutable.Nil$"), "MODULE$")
 
-    def marker(self, app_id: str) -> int | None:
-        """Reading it here makes it part of what the commit depends on."""
-        found = int(self._java.txnVersion(app_id))
-        return None if found < 0 else found
+    def depend_on(self, app_id: str) -> None:
+        """Have the commit refused when the marker has moved since the snapshot.
+
+        What Delta's `txnVersion` does, without its going through the table's whole state.
+        """
+        self._java.readTxn().append(app_id)
 
     def write(self, rows: DataFrame) -> None:
         """Write the data files; nobody sees them before the commit."""
         self._actions = self._java.writeFiles(rows._jdf).toList()
+
+    def replace(
+        self, rows: DataFrame, schema_json: str, partition_by: Sequence[str], properties: Mapping[str, str]
+    ) -> None:
+        """Other rows, and a table that is described by other metadata under the same ID."""
+        scala = self._jvm.PythonUtils
+        old = self._java.metadata()
+        columns, configuration = scala.toSeq(list(partition_by)), scala.toScalaMap(dict(properties))
+        new = old.copy(
+            old.id(),
+            old.name(),
+            old.description(),
+            old.format(),
+            schema_json,
+            columns,
+            configuration,
+            old.createdTime(),
+        )
+        self._java.updateMetadata(new, False)
+        # All of them: whatever anybody adds before our commit is a conflict.
+        there = self._java.filterFiles()
+        self.write(rows)
+        for at in range(there.size()):
+            self._actions = self._actions.prepended(there.apply(at).remove())
+        self._mode = "Overwrite"
 
     def mark(self, app_id: str, through: int, now_ms: int) -> None:
         moment = self._jvm.scala.Option.apply(now_ms)
@@ -167,12 +213,12 @@ class Transaction:
     def _operation(self, metadata: str) -> Any:
         """Delta's `Write`, whose number of arguments grows from version to version; ours come first."""
         write = self._jvm.org.apache.spark.sql.delta.DeltaOperations.Write
-        append = self._jvm.org.apache.spark.sql.SaveMode.Append
+        mode = getattr(self._jvm.org.apache.spark.sql.SaveMode, self._mode)
         loader = self._jvm.java.lang.Thread.currentThread().getContextClassLoader()
         shape = loader.loadClass("org.apache.spark.sql.delta.DeltaOperations$Write")
         count = int(shape.getConstructors()[0].getParameterCount())
         rest = [self._none] * (count - 4)
-        return write(append, self._none, self._none, self._jvm.scala.Option.apply(metadata), *rest)
+        return write(mode, self._none, self._none, self._jvm.scala.Option.apply(metadata), *rest)
 
 
 def _commit_of(version: int, lines: Iterator[Any]) -> Commit:

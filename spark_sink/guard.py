@@ -26,6 +26,8 @@ HARMLESS = frozenset(
         "CREATE TABLE", "ROW TRACKING BACKFILL", "DROP FEATURE", "Empty Commit",
     }
 )  # fmt: skip
+# Never ours, whatever metadata they carry: a RESTORE or CLONE may be given a user's own.
+NEVER_OURS = ("RESTORE", "CLONE")
 # Put other rows in the place of the ones that were there.
 REWINDING = ("RESTORE", "CLONE", "REPLACE", "TRUNCATE", "CREATE OR REPLACE", "CREATE TABLE AS SELECT")
 
@@ -48,18 +50,36 @@ class Verdict:
 
 
 def judge(commits: Iterable[Commit], app_id: str) -> Verdict:
-    """Walk back from the newest version to our last commit."""
+    """Walk back from the newest version to our last commit, and to what had been looked at before it.
+
+    A repair or a redrive is ours, and passed over: it does not say that what others did below
+    it is all right. Neither does a batch of what came in between our look and its commit.
+    """
     foreign: list[Commit] = []
+    last: Note | None = None
+    version: int | None = None
+    looked_at = -1
     for commit in commits:
-        note = Note.decode(commit.metadata)
-        # A RESTORE or CLONE may carry a user's own metadata, never ours.
-        if note is not None and note.app_id == app_id and not _rewinds(commit):
-            return Verdict(note, commit.version, None, tuple(foreign))
-        if _rewinds(commit) and (note is None or note.app_id != app_id):
-            return Verdict(None, None, commit, tuple(foreign))
-        if commit.operation not in HARMLESS and (note is None or note.app_id != app_id):
-            foreign.append(commit)
-    return Verdict(None, None, None, tuple(foreign))
+        if last is not None and commit.version <= looked_at:
+            break
+        note = our_note(commit, app_id)
+        if note is None:
+            if _rewinds(commit):
+                return Verdict(None, None, commit, tuple(foreign))
+            if commit.operation not in HARMLESS:
+                foreign.append(commit)
+        elif not note.is_aside and last is None:
+            last, version = note, commit.version
+            looked_at = commit.version - 1 if note.seen is None else note.seen
+    return Verdict(last, version, None, tuple(foreign))
+
+
+def our_note(commit: Commit, app_id: str) -> Note | None:
+    """What we wrote beside a commit; None when it is not ours."""
+    note = Note.decode(commit.metadata)
+    if note is None or note.app_id != app_id or commit.operation.startswith(NEVER_OURS):
+        return None
+    return note
 
 
 def _rewinds(commit: Commit) -> bool:
@@ -77,10 +97,12 @@ def bookmark_at(commits: Sequence[Commit], version: int, app_id: str) -> int | N
     by_version = {commit.version: commit for commit in commits}
     while version in by_version:
         commit = by_version[version]
-        note = Note.decode(commit.metadata)
-        if note is not None and note.app_id == app_id:
-            return note.bookmark
-        if commit.operation == "RESTORE":
+        note = our_note(commit, app_id)
+        if note is not None:
+            if not note.is_aside:
+                return note.bookmark
+            version -= 1
+        elif commit.operation == "RESTORE":
             target = restored_version(commit)
             if target is None or target >= version:
                 return None

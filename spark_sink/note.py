@@ -11,6 +11,10 @@ import os
 import socket
 from dataclasses import asdict, dataclass, field
 
+# Notes of these roles say nothing of how far the table has come, nor that anybody has looked at
+# what others did to it before.
+ASIDE = frozenset({"repair", "redrive", "schema"})
+
 
 def own_name() -> str:
     return f"{socket.gethostname()}:{os.getpid()}"
@@ -30,6 +34,10 @@ class Note:
     rows: int | None = None
     # The event that the first of the range follows.
     prev_id: int | None = None
+    # The version of the table that was looked at before: what came between is judged with it.
+    seen: int | None = None
+    # Of a repair in several commits, but for its last: the whole range that was asked for.
+    part: str | None = None
     writer: str = field(default_factory=own_name)
 
     def encode(self) -> str:
@@ -45,3 +53,7 @@ class Note:
             return cls(**{name: found.get(name) for name in cls.__slots__})
         except (ValueError, KeyError, TypeError, AttributeError):
             return None
+
+    @property
+    def is_aside(self) -> bool:
+        return self.role in ASIDE

@@ -73,7 +73,7 @@ class PublicSnapshot:
     def marker(self, app_id: str) -> int | None:
         for commit in self._log.commits(self.version):
             note = Note.decode(commit.metadata)
-            if note is not None and note.app_id == app_id:
+            if note is not None and note.app_id == app_id and not note.is_aside:
                 return note.bookmark
         return None
 

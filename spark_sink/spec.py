@@ -76,11 +76,18 @@ class TableSpec:
         kept = {name: value for name, value in kept.items() if value not in (None, (), {})}
         if self.dead_letters is not None:
             kept["dead_letters"] = str(self.dead_letters)
+        if self.transform is not None:
+            kept[_TRANSFORMED] = True
         return json.dumps(kept, sort_keys=True)
 
     @classmethod
     def decode(cls, table: TableName, text: str) -> TableSpec:
         found: dict[str, Any] = json.loads(text)
+        if found.get(_TRANSFORMED):
+            raise UsageError(
+                f"{table} is made by a transform, which is code of a job of yours: do this from that job, with the same "
+                "TableSpec, or describe the table anew"
+            )
         values: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in found.items()
         }
@@ -113,6 +120,7 @@ class TableSpec:
         return self.dead_letters or self.table.beside("dead_letters")
 
 
+_TRANSFORMED = "transformed"
 _NOT_KEPT = frozenset({"table", "dead_letters", "transform", "properties"})
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import structlog
 from pyspark.sql.types import StructType
@@ -19,12 +21,13 @@ from spark_sink.note import Note
 from spark_sink.public import PublicLog, PublicSnapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from delta import DeltaTable
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
     from spark_sink.delta import Commit
+    from spark_sink.guard import Verdict
     from spark_sink.names import TableName
 
 log: Any = structlog.get_logger()
@@ -130,9 +133,17 @@ class Table:
             self._known_version = state.version
         return state
 
-    def peek(self) -> State:
-        """The table's bookmark as it says, whatever has happened to it."""
-        return self._state()
+    def peek(self, *, need_bookmark: bool = True) -> State:
+        """The table's bookmark as it says, whatever has happened to it.
+
+        `need_bookmark`: not having one is an error in a table that holds rows; else it is 0.
+        """
+        return self._state(need_bookmark=need_bookmark)
+
+    def verdict(self, state: State) -> Verdict:
+        """What others have done to a table of ours since our last commit."""
+        self._require_ours(state)
+        return judge(self._log.commits(state.version), state.app_id)
 
     def append(self, rows: DataFrame | None, state: State, note: Note) -> State:
         """Append rows and move the bookmark, if it still is where `state` saw it.
@@ -140,22 +151,69 @@ class Table:
         `TableConflict` when somebody else has moved it: nothing was written.
         """
         assert note.bookmark >= state.bookmark or note.role == "reset", (note, state.bookmark)
+        with self._conflicting(state):
+            version = self._append(rows, state, replace(note, seen=state.version))
+        self._known_version = version if version == state.version + 1 else self._known_version
+        return self._state()
+
+    def replace(
+        self,
+        rows: DataFrame,
+        state: State,
+        note: Note,
+        properties: Mapping[str, str],
+        partition_by: tuple[str, ...] = (),
+    ) -> State:
+        """Put rows, with their columns, in the place of everything that the table holds.
+
+        `TableConflict` when anybody has committed since `state` was read: nothing was written.
+        """
+        assert note.bookmark >= state.bookmark, (note, state.bookmark)
+        note = replace(note, seen=state.version)
+        properties = {**properties, PROPERTY + "outbox_id": self._outbox_id, PROPERTY + "format": "1"}
+        if isinstance(self._log, delta.Log):
+            assert isinstance(state.snapshot, delta.Snapshot)
+            with self._conflicting(state):
+                transaction = self._log.begin(state.snapshot)
+                transaction.depend_on(state.app_id)
+                transaction.replace(rows, rows.schema.json(), partition_by, properties)
+                transaction.mark(state.app_id, note.bookmark, int(time.time() * 1000))
+                self._known_version = transaction.commit(note.encode())
+            return self._state()
+        self._overwrite(rows.write.option("overwriteSchema", "true").partitionBy(*partition_by), state, note)
+        # Two commits here: a crash between them leaves a table that is described as before, and to be replaced again.
+        self.set_properties(properties, replace(note, role="schema"))
+        self.unset_properties([name for name in state.properties if name not in properties])
+        return self._state()
+
+    def replace_where(self, rows: DataFrame, state: State, note: Note, condition: str) -> None:
+        """Put rows in the place of those that meet a condition. `rows` must be of this table's session."""
+        self._overwrite(rows.write.option("replaceWhere", condition), state, note)
+
+    def _overwrite(self, writer: DataFrameWriter, state: State, note: Note) -> None:
+        writer = writer.format("delta").mode("overwrite")
+        with self.merging(state, note):
+            if self.name.is_path:
+                writer.save(self.name.text)
+            else:
+                writer.saveAsTable(self.name.sql)
+
+    @contextmanager
+    def _conflicting(self, state: State) -> Iterator[None]:
         try:
-            version = self._append(rows, state, note)
+            yield
         except Exception as error:
             if delta.is_conflict(error):
                 raise TableConflict(
                     f"{self.name}: somebody else has committed since {state.bookmark} was read"
                 ) from error
             raise
-        self._known_version = version if version == state.version + 1 else self._known_version
-        return self._state()
 
     def _append(self, rows: DataFrame | None, state: State, note: Note) -> int:
         if isinstance(self._log, delta.Log):
             assert isinstance(state.snapshot, delta.Snapshot)
             transaction = self._log.begin(state.snapshot)
-            assert (transaction.marker(state.app_id) or 0) == state.bookmark
+            transaction.depend_on(state.app_id)
             if rows is not None:
                 transaction.write(rows)
             transaction.mark(state.app_id, note.bookmark, int(time.time() * 1000))
@@ -177,6 +235,7 @@ class Table:
     @contextmanager
     def merging(self, state: State, note: Note) -> Iterator[DeltaTable]:
         """The table for one MERGE that carries the bookmark; checked after it."""
+        note = replace(note, seen=state.version)
         settings = {
             _TXN_APP_ID: state.app_id,
             _TXN_VERSION: str(note.bookmark),
@@ -220,6 +279,31 @@ class Table:
         pairs = ", ".join(f"'{key}' = '{_escaped(value)}'" for key, value in properties.items())
         with self.session_settings({_USER_METADATA: note.encode()}):
             self.spark.sql(f"ALTER TABLE {self.name.sql} SET TBLPROPERTIES ({pairs})")
+
+    def unset_properties(self, names: Sequence[str]) -> None:
+        if names:
+            quoted = ", ".join(f"'{_escaped(name)}'" for name in names)
+            self.spark.sql(f"ALTER TABLE {self.name.sql} UNSET TBLPROPERTIES IF EXISTS ({quoted})")
+
+    def drop(self) -> None:
+        """Remove the table and its files."""
+        folder = self.name.folder
+        if not self.name.is_path:
+            self.spark.sql(f"DROP TABLE IF EXISTS {self.name.sql}")
+        elif folder is not None:
+            # Out of the way at once: a crash must not leave half of a table under its name.
+            aside = folder.with_name(f".{folder.name}.removed-{uuid4().hex}")
+            folder.rename(aside)
+            shutil.rmtree(aside, ignore_errors=True)
+            if isinstance(self._log, delta.Log):
+                self._log.forget()
+        elif isinstance(self._log, delta.Log):
+            self._log.remove()
+        else:
+            log.warning(
+                "this session cannot remove the files of a table that is no longer needed", table=str(self.name)
+            )
+        self._open_log = None
 
     def add_columns(self, columns: StructType, note: Note) -> None:
         """Add columns, at the end. One that is there by now was added by another sink."""
@@ -269,7 +353,7 @@ class Table:
             return None
         return TableName(self._location()).folder
 
-    def _state(self) -> State:
+    def _state(self, *, need_bookmark: bool = True) -> State:
         snapshot = self._log.snapshot()
         if not snapshot.exists:
             self._open_log = None
@@ -279,7 +363,7 @@ class Table:
             )
         app_id = f"outbox/{self._outbox_id}/{snapshot.table_id}/{self._role}"
         bookmark = snapshot.marker(app_id)
-        if bookmark is None:
+        if bookmark is None and need_bookmark:
             self._require_fresh(snapshot)
         return State(snapshot, snapshot.version, app_id, bookmark or 0, snapshot.properties)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ import structlog
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 from pyspark.sql.types import StructType
 
-from outbox.errors import EventsTrimmed, ExpectationFailed, TableConflict, TailLost, Trimmed
+from outbox.errors import EventsTrimmed, ExpectationFailed, TableChanged, TableConflict, TailLost, Trimmed
 from spark_sink import evolution
 from spark_sink.ddl import schema_from_ddl, to_ddl
 from spark_sink.dead_letters import DeadLetters
@@ -24,6 +24,8 @@ from spark_sink.spans import Span, next_span
 from spark_sink.table import PROPERTY, Table, require_same
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
@@ -50,6 +52,8 @@ class SinkOptions:
     internals: bool | None = None
     lock: bool = True
     after_restore: str = "stop"
+    # Whether the stream is told how far the table has come; not of one that is only there for a while.
+    reports: bool = True
     pieces: int | None = None
 
 
@@ -75,6 +79,7 @@ class TableSink:
         self.spark = self.table.spark
         self.dead_letters = DeadLetters(spark, spec, self.outbox_id, internals=options.internals, lock=options.lock)
         self.schema: pa.Schema | None = None
+        self._schema_text: str | None = None
         self._opened = False
         # Through here no event is for this table, though its bookmark does not say so yet.
         self._idle_through = 0
@@ -102,11 +107,18 @@ class TableSink:
                 self._create()
             state = self._recovered() if self._options.after_restore == "replay" else self.table.look()
             require_same(self.spec.table, state.properties, self._identity())
-            self.schema = self._kept_schema(state)
+            self._follow(state)
             self._keep_spec(state)
             self._reconcile(state)
         self._opened = True
         return True
+
+    def open_for_repair(self) -> State:
+        """Take the table as it is, whatever others have done to it."""
+        state = self.table.peek()
+        require_same(self.spec.table, state.properties, self._identity())
+        self._follow(state)
+        return state
 
     def bookmark(self) -> int:
         return self.table.peek().bookmark if self.table.exists() else 0
@@ -118,6 +130,8 @@ class TableSink:
         started = time.monotonic()
         with self.table.locked():
             state = self.table.look()
+            self._require_same_spec(state)
+            self._follow(state)
             span = self._next(state, tail)
             if span is None:
                 return self._settle(state, tail, started)
@@ -178,6 +192,16 @@ class TableSink:
 
     def _write(self, state: State, span: Span) -> None:
         """The dead letters first, then the rows, each in one commit."""
+        with self.taken(span) as rows:
+            note = Note(state.app_id, span.through, state.bookmark, span.through, prev_id=state.bookmark)
+            self.mode.apply(self.table, state, self.spec, Change(rows, span.after, note))
+
+    @contextmanager
+    def taken(self, span: Span, *, again: bool = False) -> Iterator[DataFrame]:
+        """The rows that the table takes of a span; what it cannot take is among the dead letters then.
+
+        `again`: the span was judged before, maybe by another description of the table.
+        """
         events = self.events(span)
         shaped = shape(events, self.spec, self.schema)
         checked = self.spec.can_fail or bool(self.spec.expect)
@@ -186,10 +210,8 @@ class TableSink:
             shaped = shape(events, self.spec, self.schema)
         try:
             if checked:
-                self._judge(events, shaped, span)
-            rows = self.alive(good_rows(shaped), span)
-            note = Note(state.app_id, span.through, state.bookmark, span.through, prev_id=state.bookmark)
-            self.mode.apply(self.table, state, self.spec, Change(rows, span.after, note))
+                self.judge(events, shaped, span)
+            yield self.alive(good_rows(shaped), span, again=again)
         finally:
             if checked:
                 events.unpersist()
@@ -198,14 +220,14 @@ class TableSink:
         """The events of a span that are for this table."""
         return as_dataframe(self.spark, self._stream.url, span, self.pieces, types=self.spec.types, schema=self.schema)
 
-    def alive(self, rows: DataFrame, span: Span) -> DataFrame:
+    def alive(self, rows: DataFrame, span: Span, *, again: bool = False) -> DataFrame:
         """The rows without those that are dead letters already."""
-        held = self.dead_letters.held(span) if self.spec.can_fail else None
+        held = self.dead_letters.held(span) if self.spec.can_fail or again else None
         if held is None:
             return rows
         return rows.join(F.broadcast(held), F.col(self.spec.id_column) == F.col("_dead_id"), "left_anti")
 
-    def _judge(self, events: DataFrame, shaped: DataFrame, span: Span) -> None:
+    def judge(self, events: DataFrame, shaped: DataFrame, span: Span) -> None:
         """Count what is wrong, and put it among the dead letters, or stop."""
         warns = warnings_of(shaped, self.spec)
         counts = shaped.agg(
@@ -246,7 +268,8 @@ class TableSink:
     def _finish(self, state: State) -> None:
         self._committed_at = time.monotonic()
         self.table.make_durable(state)
-        self._stream.report_sink(str(self.spec.table), state.bookmark)
+        if self._options.reports:
+            self._stream.report_sink(str(self.spec.table), state.bookmark)
 
     def _identity(self) -> dict[str, str]:
         key = ",".join(self.spec.key) if self.spec.mode != "append" else ""
@@ -289,7 +312,21 @@ class TableSink:
                 mend=f"outbox replay --rebuild --table {self.spec.table}",
             )  # fmt: skip
 
-    def _kept_schema(self, state: State) -> pa.Schema | None:
+    def _require_same_spec(self, state: State) -> None:
+        """A rebuild, or another sink, may have described the table otherwise since it was opened."""
+        if self.spec.transform is None and state.properties.get(SPEC) != self.spec.encode():
+            raise TableChanged(
+                f"{self.spec.table} is described otherwise by now: it was made anew by `outbox replay --rebuild`, or another "
+                "sink writes it, too. Start this sink with that description"
+            )
+
+    def _follow(self, state: State) -> None:
+        """Take over the schema as the table has it by now."""
+        kept = state.properties.get(PROPERTY + "schema")
+        if self.schema is None or kept != self._schema_text:
+            self.schema, self._schema_text = self.kept_schema(state), kept
+
+    def kept_schema(self, state: State) -> pa.Schema | None:
         """The declared schema, or the one that the table keeps; fields that evolved stay."""
         if self.spec.schema is None:
             return None

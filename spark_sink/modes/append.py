@@ -25,10 +25,4 @@ class Append:
         """The range's rows in the place of what the table has there, in one commit."""
         rows = change.rows.drop(DELETE, EVENT_TIME)
         column = f"`{spec.id_column}`"
-        with table.merging(state, change.note):
-            writer = rows.write.format("delta").mode("overwrite")
-            writer = writer.option("replaceWhere", f"{column} > {change.after} AND {column} <= {through}")
-            if table.name.is_path:
-                writer.save(table.name.text)
-            else:
-                writer.saveAsTable(table.name.sql)
+        table.replace_where(rows, state, change.note, f"{column} > {change.after} AND {column} <= {through}")
