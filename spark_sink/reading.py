@@ -30,8 +30,9 @@ BATCH_ROWS = 100_000
 # Keeps a column of a batch far below the 2 GiB that Arrow's offsets can address.
 BATCH_BYTES = 64 << 20
 
-# Up to here the driver reads faster than Spark plans, starts Python workers and reads.
-LOCAL_IDS_MAX = 50_000
+# Up to here the driver reads faster than Spark's tasks do (measured: 0.20 s against 0.21 s at
+# 10,000 rows, 0.51 s against 0.34 s at 50,000, with Python workers that are already started).
+LOCAL_IDS_MAX = 10_000
 LOCAL_BYTES_MAX = 32 << 20
 
 # What typed columns are made of, and what says that they cannot be.
@@ -65,7 +66,7 @@ def event_batches(
         _require_whole(stream, span, stream_id)
         picked = (_pick(batch, chosen, needed) for batch in _chained(stream, span))
         for rows in _sized(picked, batch_rows):
-            whole = rows if schema is None else _typed(rows, schema)
+            whole = rows if schema is None else typed_rows(rows, schema)
             yield pa.RecordBatch.from_arrays([whole.column(name) for name in output.names], schema=output)
 
 
@@ -241,7 +242,7 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
-def _typed(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def typed_rows(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """The rows with the columns that are parsed from their data."""
     columns, errors = parse(rows.column("data"), schema)
     binary = pc.is_valid(rows.column("data_bytes"))
