@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from cli.settings import OutboxSettings
+    from spark_sink.names import TableName
     from spark_sink.spec import TableSpec
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -69,6 +70,16 @@ def specs(settings: OutboxSettings, tables: tuple[str, ...], described: Mapping[
         given |= {key: Given(_value(key, value), f"--{key.replace('_', '-')}") for key, value in given_flags.items()}
         found.append(_spec(given))
     return found
+
+
+def table_names(settings: OutboxSettings, tables: tuple[str, ...]) -> list[TableName]:
+    """The tables named by flags, or else all of the outbox in outbox.toml, by name alone; there may be none."""
+    if not tables and not settings.tables:
+        return []
+    from spark_sink.names import TableName
+
+    names = tables or [given["table"].value for given in settings.tables]
+    return list(dict.fromkeys(TableName.parse(name) for name in names))
 
 
 def is_described(settings: OutboxSettings, table: str, described: Mapping[str, Any]) -> bool:

@@ -37,6 +37,8 @@ class Verification:
     """
 
     ok: bool = False
+    # The out table that the stream was held against; None when only the stream was read.
+    out_table: str | None = None
     # Rows of the out table at or below the tail that the stream does not have, and IDs behind the
     # tail whose rows were deleted (TAIL_LOST): which of them were dead, only the stream knew.
     lost: int = 0
@@ -67,7 +69,7 @@ def verify(url: DatabaseUrl, table: OutTable, stream_url: str, progress: Progres
     source = open_source(RelayOptions(url, table, stream_url))
     with contextlib.closing(source), contextlib.closing(open_stream(stream_url)) as stream:
         source.open()
-        result = Verification()
+        result = Verification(out_table=str(table))
         info = source.info()
         # In this order: while a relay goes on, deleted_through <= tail <= last ID drawn holds for
         # what was read at different moments only if the larger was read later.
@@ -94,6 +96,18 @@ def verify(url: DatabaseUrl, table: OutTable, stream_url: str, progress: Progres
                 f"row {late} lies at or below {result.deleted_through}, where every row had been deleted"
             )
         result.rows_pending = _count_pending(source, result.tail, result.last_id_drawn)
+    return _concluded(result)
+
+
+def verify_stream(stream_url: str, progress: Progress | None = None) -> Verification:
+    """Read the whole stream once: the chain unbroken, every ID accounted for. Says nothing of the out table."""
+    with contextlib.closing(open_stream(stream_url)) as stream:
+        result = Verification(tail=stream.tail())
+        _walk(result, stream, progress)
+    return _concluded(result)
+
+
+def _concluded(result: Verification) -> Verification:
     accounted = result.events + result.dead + result.trimmed + result.recorded_lost
     result.unread = max(0, result.tail - accounted)
     result.ok = not (result.lost or result.duplicated or result.conflicting or result.problems)
