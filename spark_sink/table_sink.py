@@ -139,7 +139,7 @@ class TableSink:
                 self._idle_through = span.through
                 return Step(span, committed=False, seconds=time.monotonic() - started)
             if self.spec.evolves and self.schema is not None and self._grow(state, span):
-                state = self.table.look()
+                state = self._same_bookmark(state)
             self._write(state, span)
             state = self._checked(state, span.through)
         self._finish(state)
@@ -263,6 +263,15 @@ class TableSink:
                 f"{self.spec.table}: another sink has moved the bookmark to {state.bookmark}, ours was to go to {through}"
             )
         assert state.version > before.version
+        return state
+
+    def _same_bookmark(self, before: State) -> State:
+        """The table after commits of ours that move no bookmark: what is to be written was read from the one before."""
+        state = self.table.look()
+        if state.bookmark != before.bookmark:
+            raise TableConflict(
+                f"{self.spec.table}: another sink has moved the bookmark from {before.bookmark} to {state.bookmark}"
+            )
         return state
 
     def _finish(self, state: State) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import threading
 from typing import TYPE_CHECKING
 
 from outbox.errors import StreamUnavailable
@@ -20,8 +21,8 @@ def report_sink(folder: Path, table: str, through: int) -> None:
     """Write, durably, that a table holds every event through an ID."""
     name = hashlib.sha256(table.encode()).hexdigest()[:32]
     path = folder / SINKS_NAME / f"{name}.json"
-    # Sinks need no writer lock, so the name of the temporary file must be this process's own.
-    temporary = path.with_name(f"{name}.{os.getpid()}{disk.TEMPORARY}")
+    # Sinks need no writer lock, so the name of the temporary file must be this thread's own.
+    temporary = path.with_name(f"{name}.{os.getpid()}-{threading.get_ident()}{disk.TEMPORARY}")
     with disk.reporting("writing", path):
         disk.make_folder(path.parent)
         os.close(disk.replace(path, [json.dumps({"table": table, "through": through}).encode()], temporary))
