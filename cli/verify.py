@@ -76,8 +76,9 @@ def verify(
         printing.print_facts(_facts(found, proven))
         if proven:
             printing.print_table(HEADER, _rows(found, proven))
-            for table in proven:
-                printing.print_facts(_remarks(table))
+            remarks = [remark for table in proven for remark in _remarks(table)]
+            if remarks:
+                printing.print_facts(remarks)
     if not ok:
         ctx.exit(CheckFailed.exit_code)
 
