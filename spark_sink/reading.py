@@ -135,6 +135,8 @@ def as_dataframe(
         table = read_local(
             place, span, columns=columns, types=types, schema=schema, prev_id=prev_id, stream_id=stream_id
         )
+        # Not without any chunk: pyspark cannot convert a nested column of none.
+        table = table if table.num_rows else table.schema.empty_table()
         return spark.createDataFrame(table, to_spark(table.schema))
 
     def read(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
