@@ -32,6 +32,7 @@ SCENES = {
     "stream": "stream",
     "sink": "sink",
     "tables": "tables",
+    "verify": "verify",
 }
 CHURN_MINUTES_FULL, CHURN_MINUTES_QUICK = 10.0, 0.3
 ROUNDS_FULL, ROUNDS_QUICK = 3, 1
