@@ -31,6 +31,11 @@ CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 # What executors import: the reader of streams, and what it stands on. Beside these they need pyarrow.
 SHIPPED = ("outbox", "stream_store", "spark_sink", "pyspark_outbox")
 ARCHIVE = "outbox_packages.zip"
+# It needs sessions beside the given one, and the number of its tasks; Connect gives neither.
+CONNECT = (
+    "the sink does not work through Spark Connect: run it where the driver is, by spark-submit or by --master "
+    'with the cluster\'s own URL; format("outbox") can be read through Connect'
+)
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 LOOPBACK = "127.0.0.1"
 LOGGING = Path(__file__).absolute().with_name("log4j2.properties")
@@ -41,9 +46,8 @@ def open_session(
 ) -> SparkSession:
     """The session of this process if there is one (notebooks, managed platforms), else a new one.
 
-    `master` is a local one unless given: `local[4]`, `spark://host:7077`, `yarn`, `k8s://…`, or
-    `sc://host` for Spark Connect. Under `spark-submit` it is what was submitted to. `conf` comes
-    before every setting of ours.
+    `master` is a local one unless given: `local[4]`, `spark://host:7077`, `yarn`, `k8s://…`. Under
+    `spark-submit` it is what was submitted to. `conf` comes before every setting of ours.
     """
     if find_spec("pyspark") is None:
         raise UsageError(f"pyspark is not installed, and the Spark sink needs it: {INSTALL}")
@@ -53,7 +57,7 @@ def open_session(
         _require_settings(running, master, given)
         return running
     if master is not None and master.startswith("sc://"):
-        return _connect(master, given)
+        raise UsageError(CONNECT)
     session = _submitted(master, given, app) if _is_submitted() else _start(master or "local[*]", given, app)
     _require_delta(session)
     return session
@@ -107,6 +111,8 @@ def _running() -> SparkSession | None:
 
 def _require_settings(session: SparkSession, master: str | None, given: Mapping[str, str]) -> None:
     """Apply `given` to a session that was there before; what cannot be applied is an error."""
+    if type(session).__module__.startswith("pyspark.sql.connect"):
+        raise UsageError(CONNECT)
     wanted = dict(given) if master is None else {**given, "spark.master": master}
     for key, value in wanted.items():
         if session.conf.isModifiable(key):
@@ -126,23 +132,12 @@ def _require_delta(session: SparkSession) -> None:
             f"this Spark session knows no Delta tables: start it with spark.sql.extensions={EXTENSION} "
             f"and spark.sql.catalog.spark_catalog={CATALOG}"
         )
-    jvm = getattr(session, "_jvm", None)  # None on Spark Connect: the server is not ours to look into
-    if jvm is not None and not jvm.org.apache.spark.util.Utils.classIsLoadable(EXTENSION):
+    jvm: Any = session._jvm
+    if not jvm.org.apache.spark.util.Utils.classIsLoadable(EXTENSION):
         raise UsageError(
             "this Spark session has no jars of Delta: add "
             '--jars "$(python -m spark_sink.jars --list)" to spark-submit, or --packages with Delta\'s coordinates'
         )
-
-
-def _connect(master: str, given: Mapping[str, str]) -> SparkSession:
-    """A session on a Spark Connect server, which has jars and settings of its own."""
-    from pyspark.sql import SparkSession
-
-    builder: Any = SparkSession.builder
-    try:
-        return _configured(builder.remote(master), {"spark.sql.session.timeZone": "UTC", **given})
-    except ImportError as error:
-        raise UsageError(f"Spark Connect needs more of pyspark: pip install 'pyspark[connect]' ({error})") from error
 
 
 def _is_submitted() -> bool:

@@ -35,6 +35,12 @@ def test_missing_pyspark_is_named_with_its_extra(monkeypatch):
         open_session()
 
 
+def test_spark_connect_is_refused_with_what_to_do_instead(monkeypatch):
+    monkeypatch.setattr(session, "_running", lambda: None)
+    with pytest.raises(UsageError, match="does not work through Spark Connect: run it where the driver is"):
+        open_session(master="sc://host")
+
+
 def test_missing_java_is_named_with_its_version(monkeypatch, tmp_path):
     monkeypatch.setattr(session, "_running", lambda: None)
     monkeypatch.delenv("JAVA_HOME", raising=False)
