@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -58,7 +59,7 @@ def open_session(
         return running
     if master is not None and master.startswith("sc://"):
         raise UsageError(CONNECT)
-    session = _submitted(master, given, app) if _is_submitted() else _start(master or "local[*]", given, app)
+    session = _submitted(master, given, app) if _is_submitted() else _start(master, {**_defaults(), **given}, app)
     _require_delta(session)
     return session
 
@@ -127,6 +128,8 @@ def _require_settings(session: SparkSession, master: str | None, given: Mapping[
 
 def _require_delta(session: SparkSession) -> None:
     """Spark starts without Delta, with only a warning; the first table would fail in riddles."""
+    if "DATABRICKS_RUNTIME_VERSION" in os.environ:
+        return  # Delta is built in there, under names of its own
     if EXTENSION not in (session.conf.get("spark.sql.extensions", None) or ""):
         raise UsageError(
             f"this Spark session knows no Delta tables: start it with spark.sql.extensions={EXTENSION} "
@@ -161,28 +164,48 @@ def _submitted(master: str | None, given: Mapping[str, str], app: str) -> SparkS
     return _configured(SparkSession.builder, wanted)
 
 
-def _start(master: str, given: Mapping[str, str], app: str) -> SparkSession:
+def _defaults() -> dict[str, str]:
+    """The settings of spark-defaults.conf. Spark reads them too, but ours would come before them."""
+    from pyspark.find_spark_home import _find_spark_home
+
+    folder = os.environ.get("SPARK_CONF_DIR") or Path(_find_spark_home()) / "conf"
+    place = Path(folder) / "spark-defaults.conf"
+    lines = place.read_text("utf-8").splitlines() if place.is_file() else []
+    pairs = [re.split(r"\s*[=:\s]\s*", line.strip(), maxsplit=1) for line in lines]
+    return {pair[0]: pair[1] for pair in pairs if len(pair) == 2 and pair[0].startswith("spark.")}
+
+
+def _start(master: str | None, given: Mapping[str, str], app: str) -> SparkSession:
     """A new session with a JVM of its own, from local jars."""
+    from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
     _require_java()
+    master = master or given.get("spark.master", "local[*]")
     jars = local_jars(say=lambda line: print(line, file=sys.stderr))
     ours = settings(master)
-    wanted = {**ours, "spark.master": master, "spark.app.name": app, **given}
+    wanted = {**ours, "spark.app.name": app, **given, "spark.master": master}
     wanted["spark.jars"] = _joined([str(path) for path in jars], given.get("spark.jars"))
     if JAVA_OPTIONS in ours:
         wanted[JAVA_OPTIONS] = _joined([ours[JAVA_OPTIONS]], given.get(JAVA_OPTIONS), " ")
     if not is_local(master):
         wanted |= _shipped(given)
     # The workers must run the driver's Python: `python3` may be another one, without our packages.
-    os.environ.setdefault("PYSPARK_PYTHON", given.get("spark.pyspark.python", sys.executable))
+    os.environ["PYSPARK_PYTHON"] = (
+        given.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
+    )
     if is_local(master):
         os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
     try:
         return _configured(SparkSession.builder, wanted)
     except PySparkRuntimeError as error:
         raise OutboxError(f"Spark does not start: {error}; {_java_found()}") from error
+    except Py4JJavaError as error:
+        first = str(error.java_exception.toString()).partition("\n")[0]
+        raise OutboxError(
+            f"Spark does not start on {master}: {first} Does the master answer? Spark's log above says more"
+        ) from error
 
 
 def _configured(builder: Any, wanted: Mapping[str, str]) -> SparkSession:

@@ -49,6 +49,18 @@ def test_missing_java_is_named_with_its_version(monkeypatch, tmp_path):
         open_session(master="local[1]")
 
 
+def test_settings_of_spark_defaults_come_before_ours(monkeypatch, tmp_path):
+    (tmp_path / "spark-defaults.conf").write_text(
+        "# a comment\n\nspark.driver.memory   8g\nspark.master=spark://host:7077\nspark.hadoop.url  jdbc:derby:;a=b;c=d\n"
+    )
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    assert session._defaults() == {
+        "spark.driver.memory": "8g",
+        "spark.master": "spark://host:7077",
+        "spark.hadoop.url": "jdbc:derby:;a=b;c=d",
+    }
+
+
 def test_executors_can_import_the_packed_packages(tmp_path):
     archive = pack(tmp_path)
     program = f"""
