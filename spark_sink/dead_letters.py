@@ -17,7 +17,7 @@ from spark_sink.fields import EVENT_COLUMNS
 from spark_sink.note import Note
 from spark_sink.shape import REASON
 from spark_sink.spec import EVENT_ID
-from spark_sink.table import Table
+from spark_sink.table import PROPERTY, Table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,6 +56,7 @@ class DeadLetters:
             spec.dead_letter_table,
             outbox_id,
             role=f"dead letters of {spec.table}",
+            row_key=("table",),
             internals=internals,
             lock=lock,
         )
@@ -101,6 +102,8 @@ class DeadLetters:
         bad = shaped.where(F.col(REASON).isNotNull()).select(
             F.col(id_column).alias(EVENT_ID), F.col(REASON).alias("reason")
         )
+        if self._spec.transform is not None:
+            bad = bad.dropDuplicates([EVENT_ID])  # it may make several rows of an event
         with self.table.locked():
             if not self.exists():
                 self.table.create(COLUMNS, {})
@@ -169,9 +172,20 @@ class DeadLetters:
             self.table.make_durable(self.table.peek())
         return count
 
+    def forget(self) -> None:
+        """Somebody has dropped the table."""
+        self._exists = None
+
     def adopt(self, other: DeadLetters, after: int, *, dropped_only: bool = False) -> None:
         """Take over another table's letters in the place of one's own, above an ID; or those that were dropped."""
-        if not self.exists() and not other.exists():
+        source = other if other.exists() else self
+        if not source.exists():
+            return
+        # In our own session: the bookmark goes along by settings of the session that writes.
+        rows = self.table.spark.table(source.table.name.sql).where(other._ours() & (F.col("id") > after))
+        rows = rows.where(F.col("dropped_at").isNotNull()) if dropped_only else rows
+        rows = rows.withColumn("table", F.lit(str(self._spec.table))).select(*COLUMNS.names)
+        if not self.exists() and rows.isEmpty():
             return
         with self.table.locked():
             if not self.exists():
@@ -179,13 +193,15 @@ class DeadLetters:
             state = self.table.peek()
             through = max(state.bookmark, other.table.peek().bookmark if other.exists() else 0)
             note = Note(state.app_id, through, after, through, role="rebuild")
-            # In our own session: the bookmark goes along by settings of the session that writes.
-            source = other if other.exists() else self
-            rows = self.table.spark.table(source.table.name.sql).where(other._ours() & (F.col("id") > after))
-            rows = rows.where(F.col("dropped_at").isNotNull()) if dropped_only else rows
-            rows = rows.withColumn("table", F.lit(str(self._spec.table))).select(*COLUMNS.names)
             self.table.replace_where(rows, state, note, f"`table` = {_literal(str(self._spec.table))} AND id > {after}")
             self.table.make_durable(self.table.peek())
+
+
+def open_letters(spark: SparkSession, spec: TableSpec) -> DeadLetters:
+    """The dead letters of a table by themselves, as the outbox that they say they belong to."""
+    found = Table(spark, spec.dead_letter_table, "", role="look")
+    outbox_id = found.peek().properties.get(PROPERTY + "outbox_id", "") if found.exists() else ""
+    return DeadLetters(spark, spec, outbox_id, internals=None, lock=True)
 
 
 def _pattern(reason: str) -> str:

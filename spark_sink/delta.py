@@ -65,6 +65,15 @@ class Commit:
     metadata: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class FileChange:
+    """The data files that came and went with one version."""
+
+    version: int
+    added: frozenset[str]
+    removed: frozenset[str]
+
+
 class Log:
     """The log of one Delta table at a place."""
 
@@ -94,6 +103,20 @@ class Log:
 
     def commits(self, newest: int, oldest: int = 0) -> Iterator[Commit]:
         """The versions from `newest` down, as far as Delta keeps their files."""
+        for version, lines in self._versions(newest, oldest):
+            yield _commit_of(version, lines)
+
+    def file_changes(self, newest: int) -> Iterator[FileChange]:
+        """What the versions from `newest` down did to the table's files."""
+        for version, lines in self._versions(newest, 0):
+            paths: dict[str, set[str]] = {"add": set(), "remove": set()}
+            for line in lines:
+                for kind, action in json.loads(str(line)).items():
+                    if kind in paths:
+                        paths[kind].add(action["path"])
+            yield FileChange(version, frozenset(paths["add"]), frozenset(paths["remove"]))
+
+    def _versions(self, newest: int, oldest: int) -> Iterator[tuple[int, Iterator[Any]]]:
         names = self._jvm.org.apache.spark.sql.delta.util.FileNames
         hadoop = self._log.newDeltaHadoopConf()
         for version in range(newest, oldest - 1, -1):
@@ -104,7 +127,7 @@ class Log:
                 if "FileNotFound" in str(error) or "NoSuchFile" in str(error):
                     return
                 raise
-            yield _commit_of(version, (lines.apply(at) for at in range(lines.size())))
+            yield version, map(lines.apply, range(lines.size()))
 
 
 class Snapshot:

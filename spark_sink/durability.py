@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+LAST_CHECKPOINT = "_last_checkpoint"
+
+
 def sync_versions(folder: Path, first: int, last: int) -> None:
     """Make the versions first..last of a table durable: data files, commits, folders."""
     log_folder = folder / "_delta_log"
@@ -31,6 +34,11 @@ def sync_versions(folder: Path, first: int, last: int) -> None:
                     _sync(file)
                     folders.update({file.parent, *_between(file.parent, folder)})
         _sync(path)
+        checkpoint = log_folder / f"{version:020d}.checkpoint.parquet"
+        if checkpoint.exists():
+            # Delta reads the table from it: a torn one makes a table that nobody can read.
+            _sync(checkpoint)
+            _sync(log_folder / LAST_CHECKPOINT)
     for each in sorted(folders):
         disk.sync_folder(each)
 

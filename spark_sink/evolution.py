@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from outbox.errors import UsageError
 from spark_sink.ddl import ddl_of, schema_from_ddl
+from spark_sink.fields import EVENT_COLUMNS, column_field, field_column
 from spark_sink.inference import infer, unknown_fields
 from spark_sink.reading import LOCAL_IDS_MAX, as_dataframe, read_local
 from spark_sink.spans import Span, next_span
-from spark_sink.spec import INFER
+from spark_sink.spark_types import from_spark
+from spark_sink.spec import INFER, OWN_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
 
     from spark_sink.spec import TableSpec
     from stream_store import Stream
@@ -80,6 +84,20 @@ def joined(declared: pa.Schema, kept: pa.Schema) -> pa.Schema:
     """What is declared now, and fields that the table has got beyond it."""
     names = set(declared.names)
     return pa.schema([*declared, *(field for field in kept if field.name not in names)])
+
+
+def as_stored(schema: pa.Schema, columns: StructType) -> pa.Schema:
+    """The schema as the table has it: with the types of its columns, and with what other sinks have added.
+
+    Two sinks that grow a table at once write its schema over each other's; the columns stay.
+    """
+    stored = {}
+    for column in columns:
+        if column.name.lower() not in (*EVENT_COLUMNS, *OWN_COLUMNS):
+            with suppress(UsageError):  # a column that no field can fill
+                stored[column.name.lower()] = from_spark([column]).field(0)
+    known = [field.with_type(stored.pop(field_column(field.name).lower(), field).type) for field in schema]
+    return pa.schema([*known, *(field.with_name(column_field(field.name)) for field in stored.values())])
 
 
 def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:

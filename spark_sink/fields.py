@@ -36,6 +36,12 @@ def field_column(name: str) -> str:
     return f"data_{name}" if lower in _TAKEN else name
 
 
+def column_field(column: str) -> str:
+    """The data field of a column: what `field_column` makes the column of."""
+    name = column.removeprefix("data_")
+    return name if field_column(name) == column else column
+
+
 def is_usable(name: str) -> bool:
     """Whether a field that nobody declared may become a column: Delta refuses some characters."""
     lower = name.lower()

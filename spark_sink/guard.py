@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from spark_sink.note import Note
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from spark_sink.delta import Commit
+    from spark_sink.delta import Commit, FileChange
 
 # Leave every row as it is.
 HARMLESS = frozenset(
@@ -43,24 +43,28 @@ class Verdict:
     rewound: Commit | None
     # Commits of others that changed rows.
     foreign: tuple[Commit, ...]
+    # Whether the history reaches back to our last commit, or to what was known before.
+    whole: bool = True
 
     @property
     def ok(self) -> bool:
-        return self.rewound is None and not self.foreign
+        return self.rewound is None and not self.foreign and self.whole
 
 
-def judge(commits: Iterable[Commit], app_id: str) -> Verdict:
+def judge(commits: Iterable[Commit], app_id: str, known_version: int = -1) -> Verdict:
     """Walk back from the newest version to our last commit, and to what had been looked at before it.
 
     A repair or a redrive is ours, and passed over: it does not say that what others did below
     it is all right. Neither does a batch of what came in between our look and its commit.
+    Everything through `known_version` has been judged before.
     """
     foreign: list[Commit] = []
     last: Note | None = None
     version: int | None = None
-    looked_at = -1
+    looked_at = lowest = known_version
     for commit in commits:
-        if last is not None and commit.version <= looked_at:
+        lowest = commit.version
+        if commit.version <= looked_at:
             break
         note = our_note(commit, app_id)
         if note is None:
@@ -70,8 +74,8 @@ def judge(commits: Iterable[Commit], app_id: str) -> Verdict:
                 foreign.append(commit)
         elif not note.is_aside and last is None:
             last, version = note, commit.version
-            looked_at = commit.version - 1 if note.seen is None else note.seen
-    return Verdict(last, version, None, tuple(foreign))
+            looked_at = max(known_version, commit.version - 1 if note.seen is None else note.seen)
+    return Verdict(last, version, None, tuple(foreign), whole=lowest <= looked_at + 1)
 
 
 def our_note(commit: Commit, app_id: str) -> Note | None:
@@ -88,29 +92,60 @@ def _rewinds(commit: Commit) -> bool:
     return commit.operation.startswith(REWINDING)
 
 
-def bookmark_at(commits: Sequence[Commit], version: int, app_id: str) -> int | None:
+def bookmark_at(
+    commits: Sequence[Commit],
+    version: int,
+    app_id: str,
+    restored: Callable[[Commit], int | None] | None = None,
+) -> int | None:
     """The bookmark that the rows of a version really stand for, through any number of RESTOREs.
 
-    `commits` are newest first and reach back to that version and beyond. None when the
-    history does not say.
+    `commits` are newest first and reach back to that version and beyond. `restored` tells the
+    version that a RESTORE went back to. None when the history does not say, and when the rows
+    are not ours alone: then no bookmark is true of them.
     """
+    restored = restored or restored_version
     by_version = {commit.version: commit for commit in commits}
     while version in by_version:
         commit = by_version[version]
         note = our_note(commit, app_id)
-        if note is not None:
-            if not note.is_aside:
-                return note.bookmark
-            version -= 1
-        elif commit.operation == "RESTORE":
-            target = restored_version(commit)
+        if note is not None and not note.is_aside:
+            between = range(version - 1, version - 1 if note.seen is None else note.seen, -1)
+            alone = all(_is_harmless(by_version[each], app_id) for each in between if each in by_version)
+            return note.bookmark if alone else None
+        if commit.operation == "RESTORE":
+            target = restored(commit)
             if target is None or target >= version:
                 return None
             version = target
-        elif _rewinds(commit):
-            return None
-        else:
+        elif note is not None or commit.operation in HARMLESS:
             version -= 1
+        else:
+            return None
+    # Before our first commit there is nothing, if this is where the table begins.
+    return 0 if version < 0 else None
+
+
+def _is_harmless(commit: Commit, app_id: str) -> bool:
+    return commit.operation in HARMLESS or our_note(commit, app_id) is not None
+
+
+def same_files_as(changes: Iterable[FileChange]) -> int | None:
+    """The newest earlier version with the same files as the version of the first change.
+
+    For a RESTORE that named a time: which time that is depends on somebody's time zone, but the
+    files that it left are those of the version it went back to. `changes` are newest first.
+    """
+    # What the versions since the one in question have done to its files, taken together.
+    added: set[str] = set()
+    removed: set[str] = set()
+    for change in changes:
+        gone = change.added & removed
+        back = change.removed & added
+        removed = (removed - gone) | (change.removed - back)
+        added = (added - back) | (change.added - gone)
+        if not added and not removed:
+            return change.version - 1 if change.version > 0 else None
     return None
 
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from outbox.errors import UsageError
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from spark_sink.table_sink import TableSink
 
 log: Any = structlog.get_logger()
+
+_RETENTION_CHECK = "spark.databricks.delta.retentionDurationCheck.enabled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,16 @@ def optimize(table: Table) -> tuple[Files, Files]:
 def vacuum(table: Table, unused_seconds: float) -> None:
     """Remove files that no version within this time needs."""
     with table.locked():
-        table.spark.sql(f"VACUUM {table.name.sql} RETAIN {unused_seconds / 3600:g} HOURS").collect()
+        try:
+            table.spark.sql(f"VACUUM {table.name.sql} RETAIN {unused_seconds / 3600:g} HOURS").collect()
+        except Exception as error:
+            if "retentionDurationCheck" not in str(error):
+                raise
+            raise UsageError(
+                f"{table.name}: Delta refuses to remove files that were needed within its retention time (7 days, or the "
+                "table's delta.deletedFileRetentionDuration), because a reader may be at them: give a longer --unused-for, or, "
+                f"when nobody reads it, --conf {_RETENTION_CHECK}=false"
+            ) from error
 
 
 class Maintenance:

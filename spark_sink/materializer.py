@@ -15,9 +15,9 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 import structlog
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from outbox.errors import TableConflict, UsageError
+from outbox.errors import UsageError
+from spark_sink.conflicts import retrying
 from spark_sink.table_sink import SinkOptions, Step, TableSink
 from stream_store import open_stream
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 log: Any = structlog.get_logger()
 
-CONFLICT_TRIES = 20
 POLL_SECONDS = 0.5
 
 
@@ -52,15 +51,14 @@ class Materializer:
         self._stream = open_stream(stream)
         self._tell = tell
         self.sinks = [TableSink(spark, self._stream, spec, options or SinkOptions()) for spec in tables]
-        for sink in self.sinks:
+        for name in names:
             # Known from now on: rows that a table has not got yet must not be deleted for another's sake.
-            self._stream.report_sink(str(sink.spec.table), sink.bookmark())
+            if self._stream.reported(name) is None:
+                self._stream.report_sink(name, 0)
 
     def run_once(self, through: int | None = None, stop: threading.Event | None = None) -> int:
         """Bring every table to the tail as it is now; returns that tail."""
-        tail = self._stream.tail() if through is None else min(through, self._stream.tail())
-        while self._round(tail, stop):
-            pass
+        tail = self._bring(through, stop)
         for sink in self.sinks:
             sink.settle()
         return tail
@@ -89,7 +87,7 @@ class Materializer:
         """
         last = events.agg({"id": "max"}).collect()[0][0]
         if last is not None:
-            self.run_once(int(last))
+            self._bring(int(last), None)
 
     def close(self) -> None:
         self._stream.close()
@@ -99,6 +97,12 @@ class Materializer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _bring(self, through: int | None, stop: threading.Event | None) -> int:
+        tail = self._stream.tail() if through is None else min(through, self._stream.tail())
+        while self._round(tail, stop):
+            pass
+        return tail
 
     def _round(self, tail: int, stop: threading.Event | None) -> bool:
         """One batch for each table that is behind; whether there was any."""
@@ -121,13 +125,7 @@ class Materializer:
 
     def _step(self, sink: TableSink, tail: int) -> Step | None:
         """A step, tried again when somebody else was first: the next try begins at their bookmark."""
-        tries = Retrying(
-            retry=retry_if_exception_type(TableConflict),
-            wait=wait_random_exponential(multiplier=0.05, max=2.0),
-            stop=stop_after_attempt(CONFLICT_TRIES),
-            reraise=True,
-        )
-        return tries(sink.step, tail)
+        return retrying()(sink.step, tail)
 
 
 @contextlib.contextmanager

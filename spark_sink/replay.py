@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import structlog
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from outbox.errors import TableChanged, TableConflict, Trimmed, UsageError
+from spark_sink.conflicts import retrying
 from spark_sink.difference import Difference, difference_of_range
 from spark_sink.guard import HARMLESS, our_note
 from spark_sink.key_history import history_of_range, touched_by
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from stream_store import Stream
 
 log: Any = structlog.get_logger()
-
-CONFLICT_TRIES = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +91,7 @@ class Replay:
             else:
                 commits = 1
                 self._tell(0, 0)
-                self._retry(self._repair_keys, span)
+                retrying()(self._repair_keys, span)
         return Replayed(
             table=str(self.sink.spec.table), mode=self.sink.spec.mode,
             first_id=span.after + 1, last_id=span.through, bookmark=state.bookmark,
@@ -149,7 +147,7 @@ class Replay:
             found = next_span(self._stream, reached, self._options.rows_max, span.through)
             # Also where there is no event: others may have put rows there.
             piece = found or Span(reached, span.through)
-            self._retry(self._repair_piece, piece, asked if piece.through < span.through else None)
+            retrying()(self._repair_piece, piece, asked if piece.through < span.through else None)
             commits += 1
             reached = piece.through
         self._tell(total, total)
@@ -190,15 +188,6 @@ class Replay:
             shaped = touched_by(shaped, sink.spec, span.through)
         rows = sink.alive(good_rows(shaped), read, again=True)
         return difference_of_range(sink.table.rows(), rows, sink.spec, span)
-
-    def _retry(self, repair: Callable[..., None], *arguments: Any) -> None:
-        tries = Retrying(
-            retry=retry_if_exception_type(TableConflict),
-            wait=wait_random_exponential(multiplier=0.05, max=2.0),
-            stop=stop_after_attempt(CONFLICT_TRIES),
-            reraise=True,
-        )
-        tries(repair, *arguments)
 
 
 def done_through(commits: Iterable[Commit], app_id: str, after: int, asked: str) -> int:

@@ -9,7 +9,9 @@ import pyarrow as pa
 from outbox.errors import UsageError
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import DataType, StructType
+    from collections.abc import Iterable
+
+    from pyspark.sql.types import DataType, StructField, StructType
 
 
 def to_spark(schema: pa.Schema) -> StructType:
@@ -19,9 +21,9 @@ def to_spark(schema: pa.Schema) -> StructType:
     return spark.StructType([spark.StructField(field.name, _to_spark(field.type), nullable=True) for field in schema])
 
 
-def from_spark(schema: StructType) -> pa.Schema:
+def from_spark(columns: Iterable[StructField]) -> pa.Schema:
     """The columns of a DataFrame or table as Arrow has them."""
-    return pa.schema([pa.field(field.name, _from_spark(field.dataType)) for field in schema.fields])
+    return pa.schema([pa.field(column.name, _from_spark(column.dataType)) for column in columns])
 
 
 def _to_spark(kind: pa.DataType) -> DataType:

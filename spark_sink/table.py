@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from outbox.errors import TableChanged, TableConflict, UsageError, WrongPartner
 from spark_sink import delta, durability
-from spark_sink.guard import bookmark_at, judge, restored_version
+from spark_sink.guard import bookmark_at, judge, restored_version, same_files_as
 from spark_sink.lock import table_lock
 from spark_sink.note import Note
 from spark_sink.public import PublicLog, PublicSnapshot
@@ -37,6 +37,7 @@ _TXN_APP_ID = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 RETENTION = "delta.setTransactionRetentionDuration"
+GENERATION = PROPERTY + "generation"
 # Other readers refuse these two; checkpoints at every tenth commit cost seconds.
 DEFAULT_PROPERTIES = {
     "delta.enableDeletionVectors": "false",
@@ -53,6 +54,8 @@ class State:
     app_id: str
     bookmark: int
     properties: Mapping[str, str]
+    # A table that was only just made has none, and its bookmark is 0.
+    has_bookmark: bool = True
 
 
 class Table:
@@ -65,10 +68,13 @@ class Table:
         outbox_id: str,
         *,
         role: str = "main",
+        row_key: tuple[str, ...] = (),
         internals: bool | None = None,
         lock: bool = True,
     ) -> None:
         self.name = name
+        # What tells rows apart beside the event's ID.
+        self._row_key = row_key
         # A session of its own: the settings around a MERGE must not reach anyone else's writes.
         self.spark = spark.newSession()
         # A projection that meets a bad value gives NULL, and the row its own verdict.
@@ -78,8 +84,9 @@ class Table:
         self._lock = lock
         self._internals = delta.is_reachable(spark) if internals is None else internals
         self._open_log: delta.Log | PublicLog | None = None
-        # The version through which everything is known to be harmless, and which is durable.
+        # The version through which everything is known to be harmless, of which table, and which is durable.
         self._known_version = -1
+        self._known_app_id = ""
         self._synced_version = -1
 
     @property
@@ -128,6 +135,8 @@ class Table:
         """The table's bookmark, believed only after everything since our last commit was looked at."""
         state = self._state()
         self._require_ours(state)
+        if state.app_id != self._known_app_id:
+            self._known_version, self._known_app_id = -1, state.app_id
         if state.version > self._known_version:
             self._judge(state)
             self._known_version = state.version
@@ -171,6 +180,8 @@ class Table:
         assert note.bookmark >= state.bookmark, (note, state.bookmark)
         note = replace(note, seen=state.version)
         properties = {**properties, PROPERTY + "outbox_id": self._outbox_id, PROPERTY + "format": "1"}
+        if GENERATION in state.properties:  # a part of the bookmark's name
+            properties[GENERATION] = state.properties[GENERATION]
         if isinstance(self._log, delta.Log):
             assert isinstance(state.snapshot, delta.Snapshot)
             with self._conflicting(state):
@@ -215,22 +226,37 @@ class Table:
             transaction = self._log.begin(state.snapshot)
             transaction.depend_on(state.app_id)
             if rows is not None:
+                self.require_types(rows.schema, state)
                 transaction.write(rows)
             transaction.mark(state.app_id, note.bookmark, int(time.time() * 1000))
             return transaction.commit(note.encode())
-        if rows is None:
-            with self.session_settings({_USER_METADATA: note.encode()}):
-                self.spark.sql(
-                    f"ALTER TABLE {self.name.sql} SET TBLPROPERTIES ('{PROPERTY}bookmark' = '{note.bookmark}')"
-                )
+        if rows is None and note.bookmark <= state.bookmark:
+            self._put_back(state, note)
         else:
-            column = "id" if "id" in rows.columns and "_event_id" not in rows.columns else "_event_id"
-            with self.merging(state, note) as target:
-                # Bounded by the bookmark: only rows above it can be there already.
-                target.alias("t").merge(
-                    rows.alias("s"), f"t.`{column}` = s.`{column}` AND t.`{column}` > {state.bookmark}"
-                ).whenNotMatchedInsertAll().execute()
+            self._insert(rows, state, note)
         return int(self._log.snapshot().version)
+
+    def _insert(self, rows: DataFrame | None, state: State, note: Note) -> None:
+        """Insert what is not there yet. Without rows, only the bookmark moves."""
+        if rows is None:
+            rows, same = self.spark.createDataFrame([], self.schema(state)), "false"
+        else:
+            id_column = "_event_id" if "_event_id" in rows.columns else "id"
+            named = dict.fromkeys((id_column, *self._row_key))
+            # Bounded: only rows behind the batch's beginning can be there already.
+            same = " AND ".join([f"t.`{id_column}` > {note.after}", *(f"t.`{name}` = s.`{name}`" for name in named)])
+        with self.merging(state, note) as target:
+            target.alias("t").merge(rows.alias("s"), same).whenNotMatchedInsertAll().execute()
+
+    def _put_back(self, state: State, note: Note) -> None:
+        """Move the bookmark back, or leave it and say so, by public means.
+
+        Delta takes a bookmark that is not above the last one for a batch that was done before. So
+        the bookmark gets another name, and the note alone says where it is until the next batch.
+        """
+        generation = uuid4().hex
+        app_id = self._app_id(state.snapshot.table_id, generation)
+        self.set_properties({GENERATION: generation}, replace(note, app_id=app_id))
 
     @contextmanager
     def merging(self, state: State, note: Note) -> Iterator[DeltaTable]:
@@ -275,10 +301,28 @@ class Table:
     def schema(self, state: State) -> StructType:
         return StructType.fromJson(json.loads(state.snapshot.schema_json))
 
+    def require_types(self, rows: StructType, state: State) -> None:
+        """Refuse rows that are not of the columns' types: Delta would write files that nobody can read."""
+        have = {column.name.lower(): column.dataType for column in self.schema(state)}
+        for column in rows:
+            kind = have.get(column.name.lower(), column.dataType)
+            if kind.simpleString() != column.dataType.simpleString():
+                raise UsageError(
+                    f"{self.name}: the column {column.name} is {kind.simpleString()}, and its description makes "
+                    f"{column.dataType.simpleString()} of it now: put it back, or make the table anew with "
+                    f"`outbox replay --rebuild --table {self.name}`"
+                )
+
     def set_properties(self, properties: Mapping[str, str], note: Note) -> None:
         pairs = ", ".join(f"'{key}' = '{_escaped(value)}'" for key, value in properties.items())
         with self.session_settings({_USER_METADATA: note.encode()}):
             self.spark.sql(f"ALTER TABLE {self.name.sql} SET TBLPROPERTIES ({pairs})")
+
+    def cluster_by(self, columns: Sequence[str], note: Note) -> None:
+        """Lay out what is written from now on by these columns; by none."""
+        how = f"({', '.join(f'`{name}`' for name in columns)})" if columns else "NONE"
+        with self.session_settings({_USER_METADATA: note.encode()}):
+            self.spark.sql(f"ALTER TABLE {self.name.sql} CLUSTER BY {how}")
 
     def unset_properties(self, names: Sequence[str]) -> None:
         if names:
@@ -294,7 +338,8 @@ class Table:
             # Out of the way at once: a crash must not leave half of a table under its name.
             aside = folder.with_name(f".{folder.name}.removed-{uuid4().hex}")
             folder.rename(aside)
-            shutil.rmtree(aside, ignore_errors=True)
+            for each in folder.parent.glob(f".{folder.name}.removed-*"):  # of an earlier crash, too
+                shutil.rmtree(each, ignore_errors=True)
             if isinstance(self._log, delta.Log):
                 self._log.forget()
         elif isinstance(self._log, delta.Log):
@@ -328,7 +373,14 @@ class Table:
     def true_bookmark(self, state: State) -> int | None:
         """What the rows stand for after RESTOREs, by the notes in the history."""
         commits = list(self._log.commits(state.version))
-        return bookmark_at(commits, state.version, state.app_id)
+        return bookmark_at(commits, state.version, state.app_id, self._restored)
+
+    def _restored(self, commit: Commit) -> int | None:
+        """The version that a RESTORE went back to, by its number or by the files that it left."""
+        found = restored_version(commit)
+        if found is None and isinstance(self._log, delta.Log):
+            return same_files_as(self._log.file_changes(commit.version))
+        return found
 
     def commits(self, state: State) -> Iterator[Commit]:
         return self._log.commits(state.version)
@@ -361,29 +413,42 @@ class Table:
                 f"{self.name} is gone: it was dropped or moved. Put it back, or make it anew with "
                 f"`outbox replay --rebuild --table {self.name}`"
             )
-        app_id = f"outbox/{self._outbox_id}/{snapshot.table_id}/{self._role}"
+        properties = snapshot.properties
+        app_id = self._app_id(snapshot.table_id, properties.get(GENERATION))
         bookmark = snapshot.marker(app_id)
-        if bookmark is None and need_bookmark:
-            self._require_fresh(snapshot)
-        return State(snapshot, snapshot.version, app_id, bookmark or 0, snapshot.properties)
-
-    def _require_fresh(self, snapshot: delta.Snapshot | PublicSnapshot) -> None:
-        """No bookmark is 0 in a table that we made and nobody has written to, and an error in any other."""
-        if self._role != "main":
-            return
-        if snapshot.properties.get(PROPERTY + "outbox_id") is None or snapshot.files > 0:
+        if bookmark is None and GENERATION in properties:
+            bookmark = bookmark_at(list(self._log.commits(snapshot.version)), snapshot.version, app_id)
+        state = State(snapshot, snapshot.version, app_id, bookmark or 0, properties, bookmark is not None)
+        if bookmark is None and need_bookmark and not self._is_fresh(state):
+            if self._log.snapshot().version > snapshot.version:
+                # By public means a look takes several queries, and a batch has come between them.
+                return self._state()
+            self.require_owner(state)
             raise TableChanged(
                 f"{self.name} holds rows and no bookmark of this outbox: it was not made by this sink, or it is a CLONE, "
                 f"or it was replaced. Name another table, or make this one anew with `outbox replay --rebuild --table {self.name}`"
             )
+        return state
 
-    def _require_ours(self, state: State) -> None:
+    def _app_id(self, table_id: str, generation: str | None) -> str:
+        return "/".join(filter(None, ("outbox", self._outbox_id, table_id, self._role, generation)))
+
+    def _is_fresh(self, state: State) -> bool:
+        """No bookmark is 0 in a table that we made and nobody has written to, and an error in any other."""
+        is_made_by_us = PROPERTY + "outbox_id" in state.properties
+        return self._role != "main" or (is_made_by_us and not state.snapshot.files)
+
+    def require_owner(self, state: State) -> None:
+        """Refuse a table of another outbox."""
         owner = state.properties.get(PROPERTY + "outbox_id")
         if owner is not None and owner != self._outbox_id:
             raise WrongPartner(
                 f"{self.name} belongs to outbox {owner}, the stream to outbox {self._outbox_id}: name the right stream, or "
                 "another table"
             )
+
+    def _require_ours(self, state: State) -> None:
+        self.require_owner(state)
         if RETENTION in state.properties:
             raise TableChanged(
                 f"{self.name} has {RETENTION} = {state.properties[RETENTION]}: Delta would forget the bookmark. "
@@ -391,7 +456,8 @@ class Table:
             )
 
     def _judge(self, state: State) -> None:
-        verdict = judge(self._log.commits(state.version, self._known_version + 1), state.app_id)
+        commits = self._log.commits(state.version, self._known_version + 1)
+        verdict = judge(commits, state.app_id, self._known_version)
         if verdict.rewound is not None:
             where = restored_version(verdict.rewound)
             to = f" to version {where}" if where is not None else ""
@@ -411,6 +477,12 @@ class Table:
                 f"{f' (and {len(verdict.foreign) - 1} more)' if len(verdict.foreign) > 1 else ''}: rows may be doubled or "
                 f"missing. Look at it (DESCRIBE HISTORY, `outbox verify --table {self.name}`), then either "
                 f"`outbox table accept --table {self.name}` or `outbox replay --rebuild --table {self.name}`"
+            )
+        if not verdict.whole:
+            raise TableChanged(
+                f"{self.name}: its history no longer reaches back to our last commit, so nobody can say what others have done "
+                f"since. Look at it (`outbox verify --table {self.name}`), then either `outbox table accept --table {self.name}` "
+                f"or `outbox replay --rebuild --table {self.name}`"
             )
         if verdict.note is not None and verdict.note.bookmark != state.bookmark:
             raise TableChanged(

@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import structlog
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 from pyspark.sql.types import StructType
@@ -19,14 +20,13 @@ from spark_sink.mode import Change
 from spark_sink.modes import MODES
 from spark_sink.note import Note
 from spark_sink.reading import LOCAL_IDS_MAX, as_dataframe, read_local
-from spark_sink.shape import REASON, good_rows, shape, table_columns, warnings_of
+from spark_sink.shape import REASON, shape, table_columns, warnings_of
 from spark_sink.spans import Span, next_span
 from spark_sink.table import PROPERTY, Table, require_same
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from spark_sink.spec import TableSpec
@@ -52,6 +52,8 @@ class SinkOptions:
     internals: bool | None = None
     lock: bool = True
     after_restore: str = "stop"
+    # Whether a table that was there before, and is gone, is made anew.
+    anew: bool = False
     # Whether the stream is told how far the table has come; not of one that is only there for a while.
     reports: bool = True
     pieces: int | None = None
@@ -81,6 +83,7 @@ class TableSink:
         self.schema: pa.Schema | None = None
         self._schema_text: str | None = None
         self._opened = False
+        self._has_written = False
         # Through here no event is for this table, though its bookmark does not say so yet.
         self._idle_through = 0
         self._committed_at = time.monotonic()
@@ -99,19 +102,32 @@ class TableSink:
             return True
         with self.table.locked():
             if not self.table.exists():
+                self._require_new()
                 try:
                     self.schema = evolution.first_schema(self._stream, self.spec, self._stream.info().trimmed_through)
                 except LookupError:
                     return False
-                self._require_from_start()
                 self._create()
-            state = self._recovered() if self._options.after_restore == "replay" else self.table.look()
+            state = self._look()
             require_same(self.spec.table, state.properties, self._identity())
             self._follow(state)
             self._keep_spec(state)
             self._reconcile(state)
+            if not state.has_bookmark:
+                self._begin()
+        # Also where there is nothing to commit: whoever did the last time may not have come this far.
+        self._finish(state)
         self._opened = True
         return True
+
+    def _look(self) -> State:
+        """The table's bookmark; after a RESTORE that of its rows, when it may be put back."""
+        try:
+            return self.table.look()
+        except TableChanged:
+            if self._options.after_restore != "replay":
+                raise
+            return self._recovered()
 
     def open_for_repair(self) -> State:
         """Take the table as it is, whatever others have done to it."""
@@ -129,7 +145,7 @@ class TableSink:
             return None
         started = time.monotonic()
         with self.table.locked():
-            state = self.table.look()
+            state = self._look()
             self._require_same_spec(state)
             self._follow(state)
             span = self._next(state, tail)
@@ -141,6 +157,7 @@ class TableSink:
             if self.spec.evolves and self.schema is not None and self._grow(state, span):
                 state = self._same_bookmark(state)
             self._write(state, span)
+            self._has_written = True
             state = self._checked(state, span.through)
         self._finish(state)
         return Step(span, committed=True, seconds=time.monotonic() - started)
@@ -211,7 +228,9 @@ class TableSink:
         try:
             if checked:
                 self.judge(events, shaped, span)
-            yield self.alive(good_rows(shaped), span, again=again)
+            # What the dead letters hold is left out, and nothing else: an expectation that looks at the
+            # clock may say something else the second time, and the row would be in neither.
+            yield self.alive(shaped.drop(REASON), span, again=again)
         finally:
             if checked:
                 events.unpersist()
@@ -222,10 +241,19 @@ class TableSink:
 
     def alive(self, rows: DataFrame, span: Span, *, again: bool = False) -> DataFrame:
         """The rows without those that are dead letters already."""
-        held = self.dead_letters.held(span) if self.spec.can_fail or again else None
+        # At first in any case: whoever came to the dead letters and no further may have had another description.
+        may_be_held = self.spec.can_fail or again or not self._has_written
+        held = self.dead_letters.held(span) if may_be_held else None
         if held is None:
             return rows
         return rows.join(F.broadcast(held), F.col(self.spec.id_column) == F.col("_dead_id"), "left_anti")
+
+    def undropped(self, rows: DataFrame) -> DataFrame:
+        """The rows without those that people have decided never to be in the table."""
+        if not self.dead_letters.exists():
+            return rows
+        dropped = self.dead_letters.rows().where("dropped_at IS NOT NULL").select(F.col("id").alias("_dead_id"))
+        return rows.join(dropped, F.col(self.spec.id_column) == F.col("_dead_id"), "left_anti")
 
     def judge(self, events: DataFrame, shaped: DataFrame, span: Span) -> None:
         """Count what is wrong, and put it among the dead letters, or stop."""
@@ -300,7 +328,17 @@ class TableSink:
         found: StructType = self.mode.columns(table_columns(shape(empty, self.spec, self.schema)))
         return found
 
-    def _require_from_start(self) -> None:
+    def _require_new(self) -> None:
+        """A table that the stream knows of, and that is not there, was dropped."""
+        reached = self._stream.reported(str(self.spec.table))
+        if reached and self._options.reports and not self._options.anew:
+            raise TableChanged(
+                f"{self.spec.table} is gone: it was dropped or moved, and held the events through {reached}. Put it back, or "
+                f"make it anew with `outbox replay --rebuild --table {self.spec.table}`"
+            )
+
+    def _begin(self) -> None:
+        """A new table begins where the stream does."""
         trimmed_through = self._stream.info().trimmed_through
         if trimmed_through:
             log.warning(
@@ -341,14 +379,17 @@ class TableSink:
             return None
         kept = state.properties.get(PROPERTY + "schema")
         declared = None if self.spec.schema == "infer" else schema_from_ddl(self.spec.schema)
-        if kept is None:
-            return declared
-        return schema_from_ddl(kept) if declared is None else evolution.joined(declared, schema_from_ddl(kept))
+        grown = pa.schema([]) if kept is None else schema_from_ddl(kept)
+        if self.spec.evolves:
+            grown = evolution.as_stored(grown, self.table.schema(state))
+        return grown if declared is None else evolution.joined(declared, grown)
 
     def _reconcile(self, state: State) -> None:
         """Add the columns that the table lacks: a field was declared since, or a crash came between."""
+        wanted = self.columns()
+        self.table.require_types(wanted, state)
         have = {name.lower() for name in self.table.schema(state).names}
-        missing = StructType([column for column in self.columns() if column.name.lower() not in have])
+        missing = StructType([column for column in wanted if column.name.lower() not in have])
         if missing.fields:
             note = Note(state.app_id, state.bookmark, state.bookmark, state.bookmark, role="schema")
             self.table.add_columns(missing, note)
@@ -364,18 +405,34 @@ class TableSink:
         note = Note(state.app_id, state.bookmark, state.bookmark, state.bookmark, role="schema")
         # The property first: a crash before the columns are there is mended when the table is opened.
         self.table.set_properties({PROPERTY + "schema": to_ddl(self.schema)}, note)
-        self._reconcile(self.table.peek())
+        state = self.table.peek()
+        self._reconcile(state)
+        # Another sink may have been first with one of them, and have found another type in its events.
+        self._follow(self.table.peek())
         return True
 
     def _recovered(self) -> State:
         """After a RESTORE: put the bookmark back to what the rows stand for, and go on from there."""
         state = self.table.peek()
-        true = self.table.true_bookmark(state)
-        if true is None or true == state.bookmark:
+        rewound = self.table.verdict(state).rewound
+        if rewound is None or rewound.operation != "RESTORE":
             return self.table.look()
+        true = self.table.true_bookmark(state)
+        if true is None:
+            raise TableChanged(
+                f"{self.spec.table}: version {rewound.version} is a RESTORE, and the history does not say which events the rows "
+                f"are of: others have written, too, or it has been cleaned up. Make the table anew with "
+                f"`outbox replay --rebuild --table {self.spec.table}`"
+            )
         note = Note(state.app_id, true, true, true, role="reset")
-        log.warning("the table was restored: its bookmark goes back", table=str(self.spec.table), bookmark=true)
-        return self.table.append(None, state, note)
+        log.warning(
+            "the table was restored: its bookmark goes back",
+            table=str(self.spec.table), bookmark_before=state.bookmark, bookmark=true,
+        )  # fmt: skip
+        # What was passed over lies behind a bookmark that is no more.
+        self._idle_through = 0
+        self._finish(self.table.append(None, state, note))
+        return self.table.look()
 
 
 def _is_small(span: Span) -> bool:

@@ -121,29 +121,34 @@ def _verify(
                     f"there is no table {name}: `outbox sink --table {name}` makes it from the stream"
                 )
             else:
-                _look(result, sink, stream)
-                if result.bookmark is not None:
-                    _Proof(result, sink, stream).run()
+                doubt = _look(result, sink, stream)
+                _Proof(result, sink, stream).run()
+                _settle(result, doubt)
         except OutboxError as error:
             _complain(result, str(error))
         except (PySparkException, Py4JError) as error:
             _complain(result, f"{name} cannot be read: {_first_line(error)}")
-    wrong = result.lost or result.duplicated or result.conflicting or result.extra or result.problems
-    result.ok = not wrong
+    result.ok = not _is_wrong(result)
     result.seconds = round(time.monotonic() - started, 3)
     return result
 
 
-def _look(result: TableVerification, sink: TableSink, stream: Stream) -> None:
-    """What the table says of itself, and whether that can be believed: the sink's guards, as findings."""
+def _look(result: TableVerification, sink: TableSink, stream: Stream) -> str | None:
+    """What the table says of itself, and whether that can be believed: the sink's guards, as findings.
+
+    Returns what others have done to it: whether that is wrong, the rows will say.
+    """
     result.mode = sink.spec.mode
+    complaint = None
     try:
         sink.table.look()
     except OutboxError as error:
-        _complain(result, str(error))
+        complaint = str(error)
     state = sink.table.peek()
     result.version, result.bookmark = state.version, state.bookmark
     verdict = judge(sink.table.commits(state), state.app_id)
+    if complaint is not None and verdict.ok:
+        result.problems.append(complaint)
     result.bookmark_noted = verdict.note.bookmark if verdict.note else None
     if result.bookmark_noted not in (None, state.bookmark):
         _complain(result, f"the marker says {state.bookmark}, the last note in the history {result.bookmark_noted}")
@@ -160,6 +165,19 @@ def _look(result: TableVerification, sink: TableSink, stream: Stream) -> None:
             f"only: those between are lost to it. Put them back from a copy of the stream, or make the table anew "
             f"without them: `outbox replay --rebuild --table {sink.spec.table}`"
         )
+    return None if verdict.ok else complaint
+
+
+def _settle(result: TableVerification, doubt: str | None) -> None:
+    """Commits of others are a problem where anything is wrong, or cannot be proven."""
+    if doubt is not None and (_is_wrong(result) or result.rows_unproven):
+        result.problems.insert(0, doubt)
+    elif doubt is not None:
+        result.notes.append(f"every row is right, and yet the sink stops here: {doubt}")
+
+
+def _is_wrong(result: TableVerification) -> bool:
+    return bool(result.lost or result.duplicated or result.conflicting or result.extra or result.problems)
 
 
 class _Proof:

@@ -169,6 +169,9 @@ class MemoryStream:
     def report_sink(self, table: str, through: int) -> None:
         self._store.sinks[table] = through
 
+    def reported(self, table: str) -> int | None:
+        return self._store.sinks.get(table)
+
     def materialized_through(self) -> int | None:
         return min(self._store.sinks.values(), default=None)
 

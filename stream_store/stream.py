@@ -146,6 +146,9 @@ class Stream(Protocol):
         Needs no writer lock: the sink is another process than the relay.
         """
 
+    def reported(self, table: str) -> int | None:
+        """What was reported of a sink's table; None when it is not known."""
+
     def materialized_through(self) -> int | None:
         """The lowest ID that any known sink has reached; None when no sink is known."""
 

@@ -70,8 +70,9 @@ class SinkCase:
         self.url = f"file://{folder / 'stream'}"
         self.tables = tables or TABLES
 
-    def emit(self, *events: dict[str, Any]) -> int:
-        return write_stream(self.url, events)
+    def emit(self, *events: dict[str, Any], **options: Any) -> int:
+        """Extend the stream; its tail."""
+        return write_stream(self.url, events, **options)
 
     def path(self, table: str) -> Path:
         return self.folder / table

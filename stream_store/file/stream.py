@@ -138,6 +138,9 @@ class FileStream:
     def report_sink(self, table: str, through: int) -> None:
         sinks.report_sink(self.folder, table, through)
 
+    def reported(self, table: str) -> int | None:
+        return sinks.reported(self.folder, table)
+
     def materialized_through(self) -> int | None:
         return sinks.materialized_through(self.folder)
 

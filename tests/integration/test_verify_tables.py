@@ -91,6 +91,13 @@ def test_scd2_names_wrong_intervals_and_versions(spark, lake, narrow_ranges):
     assert wrong(found) == {"lost": [3], "duplicated": [2], "conflicting": [1, 7], "extra": [4]}
 
 
+def test_a_commit_of_somebody_else_that_left_every_row_right_is_a_note(spark, lake):
+    Vandal(lake.table("append")).change("id = 2", subject="subject")
+    found = verified(spark, lake, "append")
+    assert found.ok, found
+    assert "version 2 is a UPDATE that is not ours" in found.notes[0]
+
+
 def test_nulls_that_change_places_are_seen(spark, lake):
     vandal = Vandal(lake.table("append"))
     vandal.change("id = 2", data="NULL", headers="data")
