@@ -38,10 +38,10 @@ lint: setup  ## ruff
 types: setup  ## mypy --strict
 	$(BIN)/mypy
 
-# Most tests wait for a server, a lease or a lock: two at a time take half as long on two cores.
-# What belongs together (a file, everything on Spark) stays in one process: tests/conftest.py.
+# Most tests wait for a server, a lease or a lock: PYTEST_FLAGS='-n 2 --dist loadgroup' runs two at a
+# time. What belongs together (a file, everything on Spark) stays in one process: tests/conftest.py.
 test: setup servers lint types  ## everything: lint, types, all tests
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest $(PYTEST_FLAGS)
 
 test-fast: setup servers lint types  ## a few minutes, for the inner loop
 	$(BIN)/python -m pytest -m 'not slow' -x tests/unit tests/contract tests/model tests/integration
