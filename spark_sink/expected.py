@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
-from pyspark.sql.types import StringType
 
 from spark_sink.digest import DIGEST, row_digest
 from spark_sink.keys import quoted, same_key
@@ -140,11 +139,7 @@ class Contents:
         ]
         for each in self._compared:
             value = F.col(quoted(each.name))
-            if of_stream:
-                value = value.cast(each.dataType)
-                if each.name in self._spec.partition_by and isinstance(each.dataType, StringType):
-                    value = F.nullif(value, F.lit(""))  # as Delta keeps it in the name of a folder
-            columns.append((value, each.dataType))
+            columns.append((value.cast(each.dataType) if of_stream else value, each.dataType))
         return row_digest(columns).alias(DIGEST)
 
 

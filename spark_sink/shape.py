@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
+from pyspark.sql.types import StringType
 
 from outbox.errors import UsageError
 from spark_sink.fields import ERROR, EVENT_COLUMNS, typed_schema
@@ -27,7 +28,7 @@ _HIDDEN = (DELETE, EVENT_TIME, ERROR, REASON)
 def shape(events: DataFrame, spec: TableSpec, schema: pa.Schema | None) -> DataFrame:
     """The rows of a table, with `_delete`, `_event_time` and, where a row is wrong, `_reason`."""
     if spec.keeps_events:
-        rows = events.select(*EVENT_COLUMNS)
+        rows = _foldered(events.select(*EVENT_COLUMNS), spec)
         if not spec.expect:
             return rows
         return rows.withColumn(REASON, _reason(spec, typed=False, deletes=False))
@@ -39,6 +40,7 @@ def shape(events: DataFrame, spec: TableSpec, schema: pa.Schema | None) -> DataF
         beside = [DELETE, f"`time` AS {EVENT_TIME}", *([ERROR] if schema is not None else [])]
         rows = marked.selectExpr(*own, *beside)
     _require_columns(rows, spec)
+    rows = _foldered(rows, spec)
     return rows.withColumn(REASON, _reason(spec, typed=ERROR in rows.columns)).drop(ERROR)
 
 
@@ -98,6 +100,19 @@ def _require_columns(rows: DataFrame, spec: TableSpec) -> None:
         if name.lower() not in names:
             have = ", ".join(column for column in rows.columns if column not in _HIDDEN)
             raise UsageError(f"{spec.table} has no column {name!r} for its key or layout; it has {have}")
+
+
+def _foldered(rows: DataFrame, spec: TableSpec) -> DataFrame:
+    """The rows with NULL for an empty text in a partition column.
+
+    Delta makes it NULL by itself, because it goes into a folder's name; a key that is still
+    empty in the batch would never be found again.
+    """
+    wanted = {name.lower() for name in spec.partition_by}
+    for column in rows.schema:
+        if column.name.lower() in wanted and isinstance(column.dataType, StringType):
+            rows = rows.withColumn(column.name, F.nullif(F.col(quoted(column.name)), F.lit("")))
+    return rows
 
 
 def _reason(spec: TableSpec, *, typed: bool, deletes: bool = True) -> Column:

@@ -44,6 +44,7 @@ def wrong(found: TableVerification) -> dict[str, list[int]]:
     return {kind: named for kind, named in ids.items() if named}
 
 
+@pytest.mark.compat
 def test_tables_that_are_right_and_one_event_behind(spark, lake, narrow_ranges):
     write_stream(lake.url + OPTIONS, [order("f", 12)])
     found = {each.mode: each for each in verify_tables(spark, lake.url, [lake.table(mode) for mode in MODES])}
@@ -129,6 +130,42 @@ def test_dead_letters_are_accounted_for_exactly_once(spark, tmp_path):
     found = verified(spark, lake, "typed")
     assert wrong(found) == {"lost": [5]}
     assert "event 5 is unfit for the table and not among its dead letters" in found.problems[0]
+
+
+def test_rich_tables_raise_no_false_alarm(spark, tmp_path):
+    """Nested and inferred fields, a schema that grows, projections, a composite key in folders, quarantine."""
+    lake = Lake(tmp_path)
+
+    def event(number: int, region: str | None, **more: object) -> dict[str, object]:
+        data = {"no": number % 3, "region": region, "total": number / 4, "tags": ["x", None], "at": {"n": None}, **more}
+        return {"subject": f"s{number % 3}", "data": data, "headers": {"traceparent": f"t{number}"}}
+
+    schema = "no int, region string, total decimal(12,4), tags array<string>, at struct<n:int,m:string>"
+    tables = [
+        spec_of(tmp_path / "inferred", schema="infer"),
+        spec_of(
+            tmp_path / "keyed", mode="upsert", schema=schema, key=("no", "region"), partition_by=("region",),
+            expect={"not too much": "total < 4"}, deletes="total = 3",
+        ),
+        spec_of(
+            tmp_path / "projected", mode="scd2", schema=schema, key=("who",),
+            select=("subject AS who", "total * 2 AS `twice-total`", "size(tags) AS tags", "at.m", "upper(region) AS r"),
+        ),
+    ]  # fmt: skip
+    regions = ["eu", "", None, "us/ca"]
+    for first in (1, 11):
+        extra = {"late": {"field": [1.5]}} if first > 1 else {}
+        write_stream(lake.url, [event(number, regions[number % 4], **extra) for number in range(first, first + 10)])
+        with Materializer(spark, lake.url, tables) as materializer:
+            materializer.run_once()
+    found = verify_tables(spark, lake.url, [table.table for table in tables])
+    assert [each.problems for each in found] == [[], [], []]
+    assert all(each.ok for each in found), found
+    inferred, keyed, projected = found
+    assert (inferred.rows, keyed.dead_letters, projected.rows) == (20, 5, 20)
+    # Keys (no, region) of totals below 4; region "" is kept as NULL, number 12 deletes its key.
+    keys = {(number % 3, regions[number % 4] or None): number for number in range(1, 16)}
+    assert keyed.rows == len({key for key, number in keys.items() if number != 12})
 
 
 def test_a_trimmed_stream_proves_what_it_still_can(spark, lake):
