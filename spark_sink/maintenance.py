@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 log: Any = structlog.get_logger()
 
+# Newer versions of Delta take RETAIN for a table's property unless they are told not to.
+_HEED_RETAIN = {"spark.databricks.delta.vacuum.retentionWindowIgnore.enabled": "false"}
 _RETENTION_CHECK = "spark.databricks.delta.retentionDurationCheck.enabled"
 
 
@@ -50,7 +52,7 @@ def optimize(table: Table) -> tuple[Files, Files]:
 
 def vacuum(table: Table, unused_seconds: float) -> None:
     """Remove files that no version within this time needs."""
-    with table.locked():
+    with table.locked(), table.session_settings(_HEED_RETAIN):
         try:
             table.spark.sql(f"VACUUM {table.name.sql} RETAIN {unused_seconds / 3600:g} HOURS").collect()
         except Exception as error:

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from outbox.errors import OutboxError, UsageError
 from spark_sink.jars import INSTALL, local_jars
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -198,7 +199,8 @@ def _start(master: str | None, given: Mapping[str, str], app: str) -> SparkSessi
     if is_local(master):
         os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
     try:
-        return _configured(SparkSession.builder, wanted)
+        with _stdout_to_stderr():
+            return _configured(SparkSession.builder, wanted)
     except PySparkRuntimeError as error:
         raise OutboxError(f"Spark does not start: {error}; {_java_found()}") from error
     except Py4JJavaError as error:
@@ -206,6 +208,18 @@ def _start(master: str | None, given: Mapping[str, str], app: str) -> SparkSessi
         raise OutboxError(
             f"Spark does not start on {master}: {first} Does the master answer? Spark's log above says more"
         ) from error
+
+
+@contextmanager
+def _stdout_to_stderr() -> Iterator[None]:
+    """What is started inside prints to stderr: what Delta says to the console is not part of our answers."""
+    ours = os.dup(1)
+    try:
+        os.dup2(2, 1)
+        yield
+    finally:
+        os.dup2(ours, 1)
+        os.close(ours)
 
 
 def _configured(builder: Any, wanted: Mapping[str, str]) -> SparkSession:
