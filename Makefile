@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 COMPAT := .venv-compat
 COMPAT_PAIR := 'pyspark==4.0.*' 'delta-spark==4.0.*'
 
-.PHONY: help setup servers demo lint types test test-fast test-compat bench docs wheel clean
+.PHONY: help setup servers demo lint types test test-sink test-fast test-compat bench docs wheel clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -41,10 +41,13 @@ types: setup  ## mypy --strict
 # Most tests wait for a server, a lease or a lock: PYTEST_FLAGS='-n 2 --dist loadgroup' runs two at a
 # time. What belongs together (a file, everything on Spark) stays in one process: tests/conftest.py.
 test: setup servers lint types  ## everything: lint, types, all tests
-	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -m 'not long' $(PYTEST_FLAGS)
+
+test-sink: setup servers  ## the sink's long tests: crashes, guards, repairs, a cluster
+	$(BIN)/python -m pytest -m long $(PYTEST_FLAGS)
 
 test-fast: setup servers lint types  ## a few minutes, for the inner loop
-	$(BIN)/python -m pytest -m 'not slow' -x tests/unit tests/contract tests/model tests/integration
+	$(BIN)/python -m pytest -m 'not slow and not long' -x tests/unit tests/contract tests/model tests/integration
 
 test-compat: servers $(COMPAT)/.installed  ## the Spark tests marked compat, on the oldest supported Spark and Delta
 	$(COMPAT)/bin/python -m pytest -m compat

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 
 from tests.servers import mariadb, postgresql
@@ -19,12 +20,33 @@ if TYPE_CHECKING:
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# How long an example takes says something about the machine, not about the code.
+hypothesis.settings.register_profile("outbox", deadline=None)
+hypothesis.settings.load_profile("outbox")
+
 DATABASES = ["postgresql", "mariadb", "mysql", "sqlite"]
+
+
+# Minutes of Spark each: `make test-sink` runs them, until they are quick enough for `make test`.
+LONG = {
+    "test_dlq.py",
+    "test_redrive_properties.py",
+    "test_replay.py",
+    "test_sink_catalog.py",
+    "test_sink_guards.py",
+    "test_sink_killed.py",
+    "test_sink_properties.py",
+    "test_sink_tables.py",
+    "test_spark_cluster.py",
+    "test_table_commands.py",
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """With `-n 2`: one process per file, and one for all that share the Spark session."""
     for item in items:
+        if item.path.name in LONG:
+            item.add_marker(pytest.mark.long)
         on_spark = "spark" in getattr(item, "fixturenames", ())
         item.add_marker(pytest.mark.xdist_group("spark" if on_spark else str(item.path)))
 
