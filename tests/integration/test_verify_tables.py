@@ -47,7 +47,12 @@ def wrong(found: TableVerification) -> dict[str, list[int]]:
 @pytest.mark.compat
 def test_tables_that_are_right_and_one_event_behind(spark, lake, narrow_ranges):
     write_stream(lake.url + OPTIONS, [order("f", 12)])
-    found = {each.mode: each for each in verify_tables(spark, lake.url, [lake.table(mode) for mode in MODES])}
+    told: dict[str, tuple[int, int]] = {}
+    names = [lake.table(mode) for mode in MODES]
+    proven = verify_tables(spark, lake.url, names, lambda what, done, total: told.update({what: (done, total)}))
+    found = {each.mode: each for each in proven}
+    assert list(told) == [f"proving {name}" for name in names]
+    assert all(done == total for done, total in told.values()), told
     for each in found.values():
         assert each.ok, each
         assert (each.bookmark, each.bookmark_noted, each.behind) == (11, 11, 1)
