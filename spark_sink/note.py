@@ -10,10 +10,23 @@ import json
 import os
 import socket
 from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 # Notes of these roles say nothing of how far the table has come, nor that anybody has looked at
 # what others did to it before.
 ASIDE = frozenset({"repair", "redrive", "schema"})
+
+
+# A property of the table: the name that its bookmark has got since it was put back by public means.
+GENERATION = "outbox.generation"
+
+
+def app_id_of(outbox_id: str, table_id: str, properties: Mapping[str, str], role: str = "main") -> str:
+    """The name of a bookmark: whose, of which table (not of a clone of it), and of what in it."""
+    return "/".join(filter(None, ("outbox", outbox_id, table_id, role, properties.get(GENERATION))))
 
 
 def own_name() -> str:

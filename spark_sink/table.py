@@ -17,7 +17,7 @@ from outbox.errors import TableChanged, TableConflict, UsageError, WrongPartner
 from spark_sink import delta, durability
 from spark_sink.guard import bookmark_at, judge, restored_version, same_files_as
 from spark_sink.lock import table_lock
-from spark_sink.note import Note
+from spark_sink.note import GENERATION, Note, app_id_of
 from spark_sink.public import PublicLog, PublicSnapshot
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ _TXN_APP_ID = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 RETENTION = "delta.setTransactionRetentionDuration"
-GENERATION = PROPERTY + "generation"
 # Other readers refuse these two; checkpoints at every tenth commit cost seconds.
 DEFAULT_PROPERTIES = {
     "delta.enableDeletionVectors": "false",
@@ -254,9 +253,9 @@ class Table:
         Delta takes a bookmark that is not above the last one for a batch that was done before. So
         the bookmark gets another name, and the note alone says where it is until the next batch.
         """
-        generation = uuid4().hex
-        app_id = self._app_id(state.snapshot.table_id, generation)
-        self.set_properties({GENERATION: generation}, replace(note, app_id=app_id))
+        named = {GENERATION: uuid4().hex}
+        app_id = app_id_of(self._outbox_id, state.snapshot.table_id, named, self._role)
+        self.set_properties(named, replace(note, app_id=app_id))
 
     @contextmanager
     def merging(self, state: State, note: Note) -> Iterator[DeltaTable]:
@@ -414,7 +413,7 @@ class Table:
                 f"`outbox replay --rebuild --table {self.name}`"
             )
         properties = snapshot.properties
-        app_id = self._app_id(snapshot.table_id, properties.get(GENERATION))
+        app_id = app_id_of(self._outbox_id, snapshot.table_id, properties, self._role)
         bookmark = snapshot.marker(app_id)
         if bookmark is None and GENERATION in properties:
             bookmark = bookmark_at(list(self._log.commits(snapshot.version)), snapshot.version, app_id)
@@ -429,9 +428,6 @@ class Table:
                 f"or it was replaced. Name another table, or make this one anew with `outbox replay --rebuild --table {self.name}`"
             )
         return state
-
-    def _app_id(self, table_id: str, generation: str | None) -> str:
-        return "/".join(filter(None, ("outbox", self._outbox_id, table_id, self._role, generation)))
 
     def _is_fresh(self, state: State) -> bool:
         """No bookmark is 0 in a table that we made and nobody has written to, and an error in any other."""

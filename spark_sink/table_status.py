@@ -19,6 +19,7 @@ from outbox.errors import OutboxError, Trimmed
 from spark_sink.delta import Commit
 from spark_sink.guard import judge
 from spark_sink.names import TableName
+from spark_sink.note import app_id_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -104,14 +105,16 @@ def _take(result: TableStatus, name: TableName, sight: Sight) -> None:
         result.problems.append(f"{name} is a Delta table that this product did not make")
         return
     result.mode = sight.properties.get("outbox.mode")
-    app_id = f"outbox/{owner}/{sight.table_id}/main"
+    app_id = app_id_of(owner, sight.table_id, sight.properties)
     commits = list(sight.history())
     result.last_commit_at = commits[0][1] if commits else None
+    verdict = judge((commit for commit, _ in commits), app_id)
     result.bookmark = sight.marker(app_id)
+    if result.bookmark is None and verdict.note is not None:
+        result.bookmark = verdict.note.bookmark
     if result.bookmark is None and result.rows:
         result.problems.append(f"{name} holds rows and no bookmark: it is a CLONE, or it was replaced")
     result.bookmark = result.bookmark or 0
-    verdict = judge((commit for commit, _ in commits), app_id)
     stops = [verdict.rewound] if verdict.rewound else list(verdict.foreign)
     if stops:
         first = stops[-1]
