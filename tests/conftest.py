@@ -30,6 +30,7 @@ DATABASES = ["postgresql", "mariadb", "mysql", "sqlite"]
 # Minutes of Spark each: `make test-sink` runs them, until they are quick enough for `make test`.
 LONG = {
     "test_dlq.py",
+    "test_independent_readers.py",
     "test_redrive_properties.py",
     "test_replay.py",
     "test_sink_catalog.py",
@@ -39,6 +40,7 @@ LONG = {
     "test_sink_tables.py",
     "test_spark_cluster.py",
     "test_table_commands.py",
+    "test_two_sinks.py",
 }
 
 
