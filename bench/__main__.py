@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from bench import machine, results
-from bench.plot import draw
+from bench.plot import PICTURES, draw
 from bench.relay_process import ROOT
 from bench.report import write_report
 from bench.scene import Run
@@ -85,7 +85,7 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
         type=float,
         help=f"of held-xmin: {CHURN_MINUTES_FULL:g} by default, {CHURN_MINUTES_QUICK} with --quick",
     )
-    parser.add_argument("--output", type=Path, help="the folder for benchmarks.json, benchmarks.md and its picture")
+    parser.add_argument("--output", type=Path, help="the folder for benchmarks.json, benchmarks.md and its pictures")
     parser.add_argument(
         "--report", action="store_true", help="measure nothing; write the report from the saved results"
     )
@@ -119,12 +119,13 @@ def run_scene(name: str, arguments: argparse.Namespace, scratch: Path) -> result
 
 
 def write(found: results.Results, folder: Path) -> None:
-    """The report and its picture."""
-    plot = Path("benchmarks") / "relay.svg"
-    drawn = draw(found, folder / plot)
-    (folder / "benchmarks.md").write_text(
-        write_report(found, list(SCENES), plot.as_posix() if drawn else None), "utf-8"
-    )
+    """The report and its pictures."""
+    pictures = {}
+    for name, picture in PICTURES.items():
+        path = Path("benchmarks") / f"{name}.svg"
+        if draw(found, name, folder / path):
+            pictures[path.as_posix()] = picture.caption
+    (folder / "benchmarks.md").write_text(write_report(found, list(SCENES), pictures), "utf-8")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,13 @@
-"""The picture in the report: drain rates, latency, memory, and the drain beside a held snapshot."""
+"""The pictures in the report: one of the relay, one of the sink."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from bench.measure import Measure
@@ -23,8 +26,19 @@ DRAIN_BARS = {
 }
 
 
-def draw(results: Results, path: Path) -> bool:
-    """Draw what the results have; False when they have nothing to draw."""
+SINK_BARS = {
+    "parquet": "parquet → Delta",
+    "sink": "sink",
+    "dlt arrow": "dlt, Arrow",
+    "from_json": "from_json job, typed",
+    "typed": "sink, typed",
+    "dlt dicts": "dlt, typed",
+}
+SMALL_BARS = {"bare": "bare append", "sink": "sink", "options": "append with\ntxnAppId"}
+
+
+def draw(results: Results, name: str, path: Path) -> bool:
+    """Draw what the results have of a picture; False when they have nothing to draw."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -32,19 +46,15 @@ def draw(results: Results, path: Path) -> bool:
     mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "outbox", "font.size": 9})
     from matplotlib import pyplot
 
-    panels = [
-        (name, panel)
-        for name, panel in (("drain", _drain), ("latency", _latency), ("memory", _memory), ("held-xmin", _held))
-        if name in results.scenes
-    ]
+    panels = [(scene, panel) for scene, panel in PICTURES[name].panels if scene in results.scenes]
     if not panels:
         return False
     rows = (len(panels) + 1) // 2
     figure, axes = pyplot.subplots(rows, 2, figsize=(11, 3.6 * rows), squeeze=False, layout="constrained")
     for axis in axes.flat[len(panels) :]:
         axis.axis("off")
-    for axis, (name, panel) in zip(axes.flat, panels, strict=False):
-        panel(axis, results.scenes[name])
+    for axis, (scene, panel) in zip(axes.flat, panels, strict=False):
+        panel(axis, results.scenes[scene])
         axis.spines[["top", "right"]].set_visible(False)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, metadata={"Date": None})
@@ -116,3 +126,69 @@ def _held(axis: Any, scene: Any) -> None:
         axis.plot([position] * len(rates), rates, marker=".", linestyle="none", color="black", markersize=4)
     axis.set_ylabel("thousand rows/s")
     axis.set_title(scene.title)
+
+
+def _sink(axis: Any, scene: Any) -> None:
+    bars = [(name, label) for name, label in SINK_BARS.items() if name in scene.series["rates"]][::-1]
+    drawn = axis.barh(
+        [label for _, label in bars],
+        [median(scene.series["rates"][name]) / 1000 for name, _ in bars],
+        color=[OURS if name in ("sink", "typed") else THEIRS for name, _ in bars],
+    )
+    axis.bar_label(drawn, fmt="{:,.0f}", padding=3)
+    axis.set_xlabel("thousand rows/s")
+    axis.set_title(scene.title)
+    axis.margins(x=0.12)
+
+
+def _small(axis: Any, scene: Any) -> None:
+    times = scene.series["small_ms"]
+    colors = [OURS if name == "sink" else THEIRS for name in SMALL_BARS]
+    drawn = axis.bar(list(SMALL_BARS.values()), [median(times[name]) for name in SMALL_BARS], color=colors, width=0.5)
+    axis.bar_label(drawn, fmt="{:.0f}", padding=2)
+    axis.set_ylabel("ms")
+    axis.set_title("The sink: a batch of 1,000 rows")
+
+
+def _tables(axis: Any, scene: Any) -> None:
+    shades = {"append": THEIRS, "upsert": OURS, "scd2": "#0a3069"}
+    for name, points in scene.series["rates"].items():
+        mode, _, overlap = name.partition(", ")
+        style = "-" if overlap == "100%" else "--"
+        rates = [rate / 1000 for _, rate in points]
+        axis.plot([f"{rows:,}" for rows, _ in points], rates, style, marker="o", color=shades[mode], label=name)
+    axis.set_yscale("log")
+    axis.set_xlabel("rows in the table")
+    axis.set_ylabel("thousand events/s of a batch")
+    axis.set_title(scene.title)
+    axis.legend(frameon=False, fontsize=7)
+
+
+def _verify(axis: Any, scene: Any) -> None:
+    for name, points in scene.series["rates"].items():
+        axis.plot([f"{events:,}" for events, _ in points], [rate / 1000 for _, rate in points], marker="o", label=name)
+    axis.set_xlabel("events in the stream")
+    axis.set_ylabel("thousand events/s")
+    axis.set_ylim(bottom=0)
+    axis.set_title(scene.title)
+    axis.legend(frameon=False, fontsize=7)
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """What a picture is called, and its panels: of which scene, drawn how."""
+
+    caption: str
+    panels: tuple[tuple[str, Callable[[Any, Any], None]], ...]
+
+
+PICTURES = {
+    "relay": Picture(
+        "Drain rates, latency, memory and the held snapshot",
+        (("drain", _drain), ("latency", _latency), ("memory", _memory), ("held-xmin", _held)),
+    ),
+    "sink": Picture(
+        "The sink's rates, small batches, tables that change, and verify",
+        (("sink", _sink), ("sink", _small), ("tables", _tables), ("verify", _verify)),
+    ),
+}

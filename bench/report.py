@@ -20,15 +20,14 @@ QUICK = "> Some scenes were run with `--quick`: small sizes, for trying the benc
 BUSY_SHARE = 0.2
 
 
-def write_report(results: Results, order: list[str], plot: str | None) -> str:
-    """The whole report in Markdown; `plot` is the path of the picture, as seen from the report."""
+def write_report(results: Results, order: list[str], pictures: dict[str, str]) -> str:
+    """The whole report in Markdown; `pictures` are captions by path, as seen from the report."""
     scenes = [results.scenes[name] for name in order if name in results.scenes]
     parts = [HEAD]
     if any(scene.quick for scene in scenes):
         parts.append(QUICK)
     parts.append(_budgets(scenes))
-    if plot:
-        parts.append(f"![Drain rates, latency, memory and the held snapshot]({plot})")
+    parts += [f"![{caption}]({path})" for path, caption in pictures.items()]
     parts.append(_machine(results, scenes))
     parts += [_scene(scene) for scene in scenes]
     return "\n\n".join(parts) + "\n"

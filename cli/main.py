@@ -130,14 +130,23 @@ def run(arguments: Sequence[str] | None = None) -> int:
         printing.print_error(error, str(error))
         return error.exit_code
     except Exception as error:
-        from outbox.database import is_connection_error
+        return _fail(error)
 
-        printing.print_error(error, _explain(error))
-        try:
-            sys.stdout.flush()
-        except OSError:
-            _forget(sys.stdout)
-        return Transient.exit_code if is_connection_error(error) else 1
+
+def _fail(error: Exception) -> int:
+    """Say what an error means that nobody has put into words before; the exit code for it."""
+    from outbox.database import is_connection_error
+    from spark_sink.worker_errors import ours_of
+
+    ours = ours_of(error)
+    printing.print_error(error, _explain(error) if ours is None else str(ours))
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _forget(sys.stdout)
+    if ours is not None:
+        return ours.exit_code
+    return Transient.exit_code if is_connection_error(error) else 1
 
 
 def _explain(error: Exception) -> str:

@@ -11,6 +11,7 @@ import click
 
 from cli import flags, tables
 from cli.settings import load_one, program_setting
+from outbox.errors import UsageError
 
 INTERRUPTED = 130
 
@@ -40,12 +41,14 @@ INTERRUPTED = 130
     help="After a RESTORE of a table: stop with exit code 4 (the default), or write what it lost again.",
 )
 @click.option(
-    "--optimize-every", metavar="DURATION", help="OPTIMIZE the tables this often, between batches; never by default."
+    "--optimize-every",
+    metavar="DURATION",
+    help="OPTIMIZE each table this often, by its own history, between batches; never by default.",
 )
 @click.option(
     "--vacuum-after",
     metavar="DURATION",
-    help="With it, VACUUM files that have been unused for so long; never by default.",
+    help="After each OPTIMIZE, VACUUM files that have been unused for so long; never by default.",
 )
 @tables.spark_flags
 @flags.outbox
@@ -76,6 +79,9 @@ def sink(
     killed at any moment, a second one does no harm, and there is no checkpoint to lose. A
     table that is not there is made. A table that is named alone goes on as it was made.
 
+    A table that cannot go on does not hold up the others: the log names it, it is looked at
+    again every minute, and the exit code is that of the worst table once the others are done.
+
     SIGTERM or Ctrl-C: finish the commit that is under way, then exit 0; a second one: exit at
     once, with 130. Exit code 4 asks a person to look first.
     """
@@ -87,6 +93,10 @@ def sink(
     every_seconds = parse_duration_seconds(every) if every else None
     optimize_seconds = parse_duration_seconds(optimize_every) if optimize_every else None
     vacuum_seconds = parse_duration_seconds(vacuum_after) if vacuum_after else None
+    if vacuum_after and not optimize_every:
+        raise UsageError(
+            "--vacuum-after goes with --optimize-every, which says how often: or run `outbox table vacuum` by hand"
+        )
     named = described.pop("tables")
     wanted = tables.specs(settings, named, described)
     configure(program_setting("log_format", log_format, config, "human"))
@@ -103,7 +113,7 @@ def sink(
     signal.signal(signal.SIGINT, handle)
 
     from spark_sink.maintenance import Maintenance
-    from spark_sink.materializer import Materializer
+    from spark_sink.materializer import POLL_SECONDS, Materializer
     from spark_sink.stored import stored_spec
     from spark_sink.table_sink import ROWS_MAX, SinkOptions
 
@@ -119,11 +129,16 @@ def sink(
     )
     with Materializer(spark, url, wanted, options) as materializer:
         upkeep = Maintenance(materializer.sinks, optimize_seconds, vacuum_seconds)
+
+        def between() -> None:
+            if not stop.is_set():
+                upkeep.run_due(materializer.failed)
+
         if once:
-            materializer.run_once(stop=stop)
-            upkeep.run_due()
-        elif every_seconds is None:
-            materializer.run(stop, between=upkeep.run_due)
+            try:
+                materializer.run_once(stop=stop)
+            finally:
+                between()
         else:
-            materializer.run(stop, every_seconds, between=upkeep.run_due)
+            materializer.run(stop, POLL_SECONDS if every_seconds is None else every_seconds, between)
     return 0

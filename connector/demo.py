@@ -25,6 +25,7 @@ from outbox.outbox import Outbox
 from outbox.schema import install, uninstall
 from stream_store import open_stream
 from stream_store.cloudevents import to_lines
+from stream_store.readers import TABLE, lowest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -235,7 +236,7 @@ class Demo:
     def _materialized(self) -> int:
         try:
             with open_stream(self.stream_url) as stream:
-                return stream.materialized_through() or 0
+                return lowest(stream.readers(), TABLE) or 0
         except Exception:  # the relay is only just making it
             return 0
 

@@ -22,6 +22,7 @@ from connector.sources.session import open_session
 from connector.start import start
 from outbox.errors import LeaseLost, StreamLocked
 from stream_store import open_stream
+from stream_store.readers import TABLE, lowest
 
 if TYPE_CHECKING:
     import threading
@@ -95,7 +96,7 @@ class Relay:
             source.open()
             session = stack.enter_context(open_session(self._options, "outbox cleaner", hurried=True))
             source.ignore(session)
-            cleaner = Cleaner(session, self._options.delete_after, stream.materialized_through)
+            cleaner = Cleaner(session, self._options.delete_after, lambda: lowest(stream.readers(), TABLE))
             started = start(source, stream, session, self._options.batch_rows, cleaner.take, self._stop)
             self._relayed_through = started.tail
             self.has_led = True

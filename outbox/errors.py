@@ -15,6 +15,7 @@ OutboxError                     exit code 1
 │   ├── StreamLocked
 │   ├── LeaseLost
 │   ├── StaleTail
+│   ├── TableUnavailable
 │   └── TableConflict
 └── Terminal                    4   restarting cannot help: a person has to look
     ├── TailLost
@@ -101,6 +102,10 @@ class LeaseLost(Transient):
 
 class StaleTail(Transient):
     """Another relay has appended or cleaned up since we looked."""
+
+
+class TableUnavailable(Transient):
+    """A Delta table cannot be made durable just now (I/O error)."""
 
 
 class TableConflict(Transient):

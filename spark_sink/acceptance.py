@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from outbox.errors import SchemaError, TableChanged
 from spark_sink.conflicts import retrying
+from spark_sink.guard import operation_of
 from spark_sink.note import Note
 from spark_sink.table import PROPERTY, Table
 
@@ -73,7 +74,7 @@ def _require_acceptable(table: Table, verdict: Verdict, bookmark: int) -> None:
             else f"`outbox replay --rebuild --table {table.name}` makes the table anew from the stream"
         )
         raise TableChanged(
-            f"{table.name}: version {verdict.rewound.version} is a {verdict.rewound.operation}, so the bookmark {bookmark} says "
+            f"{table.name}: version {verdict.rewound.version} is a {operation_of(verdict.rewound)}, so the bookmark {bookmark} says "
             f"more than the rows hold, and events would be missing for ever. {way}"
         )
     if verdict.note is not None and verdict.note.bookmark != bookmark:
@@ -84,4 +85,4 @@ def _require_acceptable(table: Table, verdict: Verdict, bookmark: int) -> None:
 
 
 def foreign_of(commit: Commit) -> Foreign:
-    return Foreign(commit.version, commit.operation)
+    return Foreign(commit.version, operation_of(commit))

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 from pyspark.sql.types import BinaryType, LongType, StringType, StructType, TimestampType
 
+from outbox.errors import TableConflict
 from spark_sink.fields import EVENT_COLUMNS
+from spark_sink.names import qualified
 from spark_sink.note import Note
 from spark_sink.shape import REASON
 from spark_sink.spec import EVENT_ID
-from spark_sink.table import PROPERTY, Table
+from spark_sink.table import NAME, PROPERTY, Table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from spark_sink.spans import Span
     from spark_sink.spec import TableSpec
 
+DEAD_ID, _KNOWN_ID = "_outbox_dead_id", "_outbox_known_id"
 COLUMNS = (
     StructType()
     .add("id", LongType())
@@ -48,32 +52,56 @@ class DeadLetters:
     """The dead letters of one table. Their own bookmark is the last batch that had any."""
 
     def __init__(
-        self, spark: SparkSession, spec: TableSpec, outbox_id: str, *, internals: bool | None, lock: bool
+        self, spark: SparkSession, spec: TableSpec, main: Table, outbox_id: str, *, internals: bool | None, lock: bool
     ) -> None:
+        self._spark = spark
         self._spec = spec
-        self.table = Table(
-            spark,
-            spec.dead_letter_table,
-            outbox_id,
-            role=f"dead letters of {spec.table}",
-            row_key=("table",),
-            internals=internals,
-            lock=lock,
-        )
+        self._main = main
+        self._outbox_id = outbox_id
+        self._how: dict[str, Any] = {"internals": internals, "lock": lock}
         self._exists: bool | None = None
+
+    @cached_property
+    def name(self) -> str:
+        """The name under which the letters are: that which the table was made with, however it is called by now."""
+        if self._main.exists():
+            state = self._main.peek(need_bookmark=False)
+            # A CLONE has it from another table, and no bookmark.
+            if NAME in state.properties and (state.has_bookmark or not state.snapshot.files):
+                return state.properties[NAME]
+        return qualified(self._main.spark, self._spec.table)
+
+    @cached_property
+    def table(self) -> Table:
+        role = f"dead letters of {self.name}"
+        mend = (
+            f"have the events judged anew with `outbox replay --table {self._spec.table}`: then also those that people have "
+            "dropped may be in the table"
+        )
+        return Table(
+            self._spark,
+            self._spec.dead_letter_table,
+            self._outbox_id,
+            role=role,
+            row_key=("table",),
+            mend=mend,
+            **self._how,
+        )
 
     def exists(self) -> bool:
         if not self._exists:
             self._exists = self.table.exists()
         return self._exists
 
+    def reach_beyond(self, after: int) -> bool:
+        """Whether there may be any above an ID."""
+        return self.exists() and self.table.peek().bookmark > after
+
     def held(self, span: Span) -> DataFrame | None:
         """The IDs of a span that are dead letters by an earlier decision; None when there can be none."""
-        if not self.exists() or self.table.peek().bookmark <= span.after:
+        if not self.reach_beyond(span.after):
             return None
-        found = (
-            self.rows().where(F.col("id").between(span.after + 1, span.through)).select(F.col("id").alias("_dead_id"))
-        )
+        found = self.rows().where(F.col("id").between(span.after + 1, span.through)).select(F.col("id").alias(DEAD_ID))
         return None if found.isEmpty() else found
 
     def rows(self) -> DataFrame:
@@ -94,7 +122,7 @@ class DeadLetters:
         return self.waiting().count() if self.exists() else 0
 
     def _ours(self) -> Column:
-        return F.col("table") == str(self._spec.table)
+        return F.col("table") == self.name
 
     def record(self, events: DataFrame, shaped: DataFrame, span: Span) -> None:
         """Put the rows that have a reason among the dead letters, once."""
@@ -112,13 +140,13 @@ class DeadLetters:
                 events.select(*EVENT_COLUMNS)
                 .join(bad, F.col("id") == F.col(EVENT_ID), "inner")
                 .drop(EVENT_ID)
-                .withColumn("table", F.lit(str(self._spec.table)))
+                .withColumn("table", F.lit(self.name))
                 .withColumn("recorded_at", F.lit(datetime.now(UTC)))
                 .withColumn("dropped_at", F.lit(None).cast(TimestampType()))
             )
             if state.bookmark > span.after:
-                known = self.rows().select(F.col("id").alias("_known"))
-                rows = rows.join(known, F.col("id") == F.col("_known"), "left_anti")
+                known = self.rows().select(F.col("id").alias(_KNOWN_ID))
+                rows = rows.join(known, F.col("id") == F.col(_KNOWN_ID), "left_anti")
             through = max(state.bookmark, span.through)
             note = Note(state.app_id, through, span.after, span.through, role="dead letters")
             self.table.append(rows.select(*COLUMNS.names), state, note)
@@ -127,7 +155,8 @@ class DeadLetters:
     def settle(self, verdicts: DataFrame) -> None:
         """Let go of the letters that have been taken by now, and give the others their new reason.
 
-        `verdicts` has the columns `id` and `reason`, which is NULL for those that were taken.
+        `verdicts` has the columns `id` and `reason`, which is NULL for those that were taken. What
+        somebody has dropped meanwhile stays as it is: that is a decision.
         """
         with self.table.locked():
             state = self.table.peek()
@@ -135,7 +164,10 @@ class DeadLetters:
             with self.table.merging(state, note) as letters:
                 (
                     letters.alias("t")
-                    .merge(verdicts.alias("s"), f"t.id = s.id AND t.`table` = {_literal(str(self._spec.table))}")
+                    .merge(
+                        verdicts.alias("s"),
+                        f"t.id = s.id AND t.`table` = {_literal(self.name)} AND t.dropped_at IS NULL",
+                    )
                     .whenMatchedDelete(condition="s.reason IS NULL")
                     .whenMatchedUpdate(condition="t.reason <> s.reason", set={"reason": "s.reason"})
                     .execute()
@@ -158,7 +190,7 @@ class DeadLetters:
             with self.table.merging(state, note) as letters:
                 (
                     letters.alias("t")
-                    .merge(chosen.alias("s"), f"t.id = s.id AND t.`table` = {_literal(str(self._spec.table))}")
+                    .merge(chosen.alias("s"), f"t.id = s.id AND t.`table` = {_literal(self.name)}")
                     .whenMatchedUpdate(
                         set={
                             "dropped_at": F.lit(datetime.now(UTC)),
@@ -176,32 +208,82 @@ class DeadLetters:
         """Somebody has dropped the table."""
         self._exists = None
 
-    def adopt(self, other: DeadLetters, after: int, *, dropped_only: bool = False) -> None:
-        """Take over another table's letters in the place of one's own, above an ID; or those that were dropped."""
+    def take_drops(self, other: DeadLetters, taken: Span) -> bool:
+        """Take over what people have dropped of another table's letters.
+
+        False, and nothing is done, when one of them is within `taken` and no letter here: the
+        table has its event.
+        """
+        # In our own session: the bookmark goes along by settings of the session that writes.
+        dropped = self.table.spark.table(other.table.name.sql).where(other._ours() & F.col("dropped_at").isNotNull())
+        with self.table.locked():
+            if self.exists():
+                known = self.rows().select(F.col("id").alias("_known"), F.col("dropped_at").alias("_dropped_at"))
+                dropped = dropped.join(known, F.col("id") == F.col("_known"), "left").where("_dropped_at IS NULL")
+                if not dropped.where(F.col("_known").isNull() & _within("id", taken.after, taken.through)).isEmpty():
+                    return False
+            elif not dropped.where(_within("id", taken.after, taken.through)).isEmpty():
+                return False
+            rows = dropped.withColumn("table", F.lit(self.name)).select(*COLUMNS.names)
+            if rows.isEmpty():
+                return True
+            if not self.exists():
+                self.table.create(COLUMNS, {})
+            state = self.table.peek()
+            through = max(state.bookmark, other.table.peek().bookmark)
+            note = Note(state.app_id, through, 0, through, role="rebuild")
+            with self.table.merging(state, note) as letters:
+                same = f"t.id = s.id AND t.`table` = {_literal(self.name)}"
+                merge = letters.alias("t").merge(rows.alias("s"), same)
+                merge.whenMatchedUpdateAll().whenNotMatchedInsertAll().execute()
+            self.table.make_durable(self.table.peek())
+        return True
+
+    def adopt(self, other: DeadLetters, after: int, through: int | None = None, *, dropped_only: bool = False) -> None:
+        """Take over another table's letters in the place of one's own, after < id <= through; or those that were dropped.
+
+        `TableConflict` when people have dropped letters meanwhile that the other table does not know of.
+        """
         source = other if other.exists() else self
         if not source.exists():
             return
         # In our own session: the bookmark goes along by settings of the session that writes.
-        rows = self.table.spark.table(source.table.name.sql).where(other._ours() & (F.col("id") > after))
+        rows = self.table.spark.table(source.table.name.sql).where(other._ours() & _within("id", after, through))
         rows = rows.where(F.col("dropped_at").isNotNull()) if dropped_only else rows
-        rows = rows.withColumn("table", F.lit(str(self._spec.table))).select(*COLUMNS.names)
+        rows = rows.withColumn("table", F.lit(self.name)).select(*COLUMNS.names)
         if not self.exists() and rows.isEmpty():
             return
         with self.table.locked():
             if not self.exists():
                 self.table.create(COLUMNS, {})
             state = self.table.peek()
-            through = max(state.bookmark, other.table.peek().bookmark if other.exists() else 0)
-            note = Note(state.app_id, through, after, through, role="rebuild")
-            self.table.replace_where(rows, state, note, f"`table` = {_literal(str(self._spec.table))} AND id > {after}")
-            self.table.make_durable(self.table.peek())
+            dropped = self.rows().where(F.col("dropped_at").isNotNull() & _within("id", after, through)).select("id")
+            heeded = rows.where(F.col("dropped_at").isNotNull()).select(F.col("id").alias("_heeded"))
+            if not dropped.join(heeded, F.col("id") == F.col("_heeded"), "left_anti").isEmpty():
+                raise TableConflict(f"{self.table.name}: letters of {self._spec.table} were dropped meanwhile")
+            reached = max(state.bookmark, other.table.peek().bookmark if other.exists() else 0)
+            note = Note(state.app_id, reached, after, reached, role="rebuild")
+            where = f"`table` = {_literal(self.name)} AND id > {after}"
+            where += "" if through is None else f" AND id <= {through}"
+            self.table.replace_where(rows, state, note, where)
+            now = self.table.peek()
+            self.table.make_durable(now)
+            if now.version != state.version + 1:
+                # Where there is no lock to be had, what came between is not among the rows that were looked at.
+                raise TableConflict(f"{self.table.name}: somebody else has written dead letters meanwhile")
 
 
 def open_letters(spark: SparkSession, spec: TableSpec) -> DeadLetters:
     """The dead letters of a table by themselves, as the outbox that they say they belong to."""
     found = Table(spark, spec.dead_letter_table, "", role="look")
     outbox_id = found.peek().properties.get(PROPERTY + "outbox_id", "") if found.exists() else ""
-    return DeadLetters(spark, spec, outbox_id, internals=None, lock=True)
+    main = Table(spark, spec.table, outbox_id)
+    return DeadLetters(spark, spec, main, outbox_id, internals=None, lock=True)
+
+
+def _within(column: str, after: int, through: int | None) -> Column:
+    above = F.col(column) > after
+    return above if through is None else above & (F.col(column) <= through)
 
 
 def _pattern(reason: str) -> str:

@@ -49,6 +49,11 @@ def _gateway(spark: SparkSession) -> Any:
     return spark._jvm
 
 
+def java_file(spark: SparkSession) -> Any:
+    """Java's class of files, to be held open and locked by the process that commits."""
+    return _gateway(spark).java.io.RandomAccessFile
+
+
 def is_conflict(error: BaseException) -> bool:
     """Whether a commit was refused because somebody else committed first."""
     text = str(error)
@@ -161,6 +166,11 @@ class Snapshot:
     @property
     def schema_json(self) -> str:
         return str(self.java.metadata().schemaString())
+
+    @property
+    def partition_by(self) -> tuple[str, ...]:
+        columns = self.java.metadata().partitionColumns()
+        return tuple(str(columns.apply(at)) for at in range(columns.size()))
 
     @property
     def properties(self) -> dict[str, str]:

@@ -58,8 +58,8 @@ def difference_of_range(there: DataFrame, rows: DataFrame, spec: TableSpec, span
     wanted = opened.unionByName(closed, allowMissingColumns=True)
     above = of_keys.where(F.col(EVENT_ID) > span.after)
     below = of_keys.where(F.col(EVENT_ID) <= span.after)
-    closing = closed.select(F.col(EVENT_ID).alias("_closed_id"))
-    below = below.join(closing, F.col(EVENT_ID) == F.col("_closed_id"), "left_semi")
+    closing = closed.select(F.col(EVENT_ID).alias("_outbox_closed_id"))
+    below = below.join(closing, F.col(EVENT_ID) == F.col("_outbox_closed_id"), "left_semi")
     return _compare(wanted, above.unionByName(below), [*spec.key, EVENT_ID], EVENT_ID)
 
 
@@ -76,8 +76,8 @@ def difference_of_whole(there: DataFrame, rows: DataFrame, spec: TableSpec) -> D
 def _latest(rows: DataFrame, spec: TableSpec) -> DataFrame:
     latest = (
         rows.groupBy(*(quoted(name) for name in spec.key))
-        .agg(F.max_by(F.struct("*"), F.col(EVENT_ID)).alias("_latest"))
-        .select("_latest.*")
+        .agg(F.max_by(F.struct("*"), F.col(EVENT_ID)).alias("_outbox_latest"))
+        .select("_outbox_latest.*")
     )
     return latest.where(~F.col(DELETE)).drop(DELETE, EVENT_TIME)
 

@@ -30,7 +30,7 @@ BAD, DEAD = "_outbox_bad", "_outbox_dead"
 # and no dead letter is nowhere.
 ALIVE = f"NOT {BAD} AND NOT {DEAD}"
 UNSETTLED = f"{BAD} AND NOT {DEAD}"
-_DEAD_ID = "_outbox_dead_id"
+_DEAD_ID, _LAST_ID, _ROWS = "_outbox_dead_id", "_outbox_last_id", "_outbox_rows"
 _VALIDITY = (VALID_FROM, VALID_TO, IS_CURRENT, CLOSED_BY)
 
 
@@ -84,11 +84,11 @@ class Contents:
         if self._spec.mode == "upsert":
             # Each by itself: Spark aggregates plain numbers by hashing, and structs by sorting.
             latest = alive.groupBy(*self._key).agg(
-                F.max(EVENT_ID).alias("_latest"),
+                F.max(EVENT_ID).alias("_outbox_latest"),
                 F.max_by(DIGEST, EVENT_ID).alias(DIGEST),
                 F.max_by(DELETE, EVENT_ID).alias(DELETE),
             )
-            return latest.where(~F.col(DELETE)).select(F.col("_latest").alias(EVENT_ID), DIGEST)
+            return latest.where(~F.col(DELETE)).select(F.col("_outbox_latest").alias(EVENT_ID), DIGEST)
         versions = self._versions()
         # With nothing trimmed there is nothing before, and Spark's planner leaves the joins out.
         before = last_before(versions, self._spec.key, self._after) if self._after else versions.where(F.lit(False))
@@ -115,8 +115,10 @@ class Contents:
         """Of the rows that cannot be held against the stream, those that are there twice: (`id`, `kind`, `rows`)."""
         older = self._versions().where(~self._is_known())
         by = self._key if self._spec.mode == "upsert" else [EVENT_ID]
-        found = older.groupBy(*by).agg(F.max(EVENT_ID).alias("id"), (F.count("*") - 1).alias("rows")).where("rows > 0")
-        return found.select("id", F.lit("duplicated").alias("kind"), "rows")
+        found = older.groupBy(*by).agg(F.max(EVENT_ID).alias(_LAST_ID), (F.count("*") - 1).alias(_ROWS))
+        return found.where(F.col(_ROWS) > 0).select(
+            F.col(_LAST_ID).alias("id"), F.lit("duplicated").alias("kind"), F.col(_ROWS).alias("rows")
+        )
 
     def _is_known(self) -> Column:
         return F.coalesce(F.col(EVENT_ID) > self._after, F.lit(True))

@@ -9,6 +9,8 @@ import pyarrow as pa
 
 from outbox.batch import SCHEMA
 from outbox.errors import UsageError
+from spark_sink.mode import DELETE
+from spark_sink.spec import OWN_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +21,9 @@ PREV_ID = "prev_id"
 # Where events of several streams are read together, which of them an event is from.
 STREAM = "stream"
 ERROR = "_error"
-RESERVED_PREFIX = "_event_"
+# Names that begin so are the product's: those that only a step of the sink sees, and the event's own.
+OWN_PREFIX = "_outbox_"
+RESERVED_PREFIXES = ("_event_", OWN_PREFIX)
 
 _REFUSED = re.compile(r"[ ,;{}()\n\t=\ud800-\udfff]")
 _TAKEN = frozenset((*EVENT_COLUMNS, PREV_ID, STREAM))
@@ -31,8 +35,9 @@ def field_column(name: str) -> str:
     Spark does not tell `Id` from `id`, so neither does this rule.
     """
     lower = name.lower()
-    if lower == ERROR or lower.startswith(RESERVED_PREFIX):
-        raise UsageError(f"a field cannot be called {name!r}: {ERROR} and {RESERVED_PREFIX}… are columns of the sink")
+    if lower == ERROR or lower.startswith(RESERVED_PREFIXES):
+        prefixes = " and ".join(f"{prefix}…" for prefix in RESERVED_PREFIXES)
+        raise UsageError(f"a field cannot be called {name!r}: {ERROR}, {prefixes} are columns of the sink")
     return f"data_{name}" if lower in _TAKEN else name
 
 
@@ -43,9 +48,15 @@ def column_field(column: str) -> str:
 
 
 def is_usable(name: str) -> bool:
-    """Whether a field that nobody declared may become a column: Delta refuses some characters."""
+    """Whether a field that nobody declared may become a column: none of the product's, nor one that Delta refuses."""
     lower = name.lower()
-    return bool(name) and lower != ERROR and not lower.startswith(RESERVED_PREFIX) and not _REFUSED.search(name)
+    taken = lower in (ERROR, DELETE, *OWN_COLUMNS) or lower.startswith(RESERVED_PREFIXES)
+    return is_usable_member(name) and not taken
+
+
+def is_usable_member(name: str) -> bool:
+    """Whether Delta takes a name, of a column or in a struct: it refuses some characters."""
+    return bool(name) and not _REFUSED.search(name)
 
 
 def event_schema(columns: Sequence[str] | None = None, *, prev_id: bool = False) -> pa.Schema:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from spark_sink.note import Note
+from spark_sink.note import Note, has_same_owner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -51,18 +51,21 @@ class Verdict:
         return self.rewound is None and not self.foreign and self.whole
 
 
-def judge(commits: Iterable[Commit], app_id: str, known_version: int = -1) -> Verdict:
+def judge(commits: Iterable[Commit], app_id: str, known_version: int = -1, newest: int | None = None) -> Verdict:
     """Walk back from the newest version to our last commit, and to what had been looked at before it.
 
     A repair or a redrive is ours, and passed over: it does not say that what others did below
     it is all right. Neither does a batch of what came in between our look and its commit.
-    Everything through `known_version` has been judged before.
+    Everything through `known_version` has been judged before. The first commit has to be
+    `newest`, where that is known: a history that ends before it says nothing of what is missing.
     """
     foreign: list[Commit] = []
     last: Note | None = None
     version: int | None = None
-    looked_at = lowest = known_version
+    looked_at = known_version
+    highest = lowest = None
     for commit in commits:
+        highest = commit.version if highest is None else highest
         lowest = commit.version
         if commit.version <= looked_at:
             break
@@ -75,7 +78,8 @@ def judge(commits: Iterable[Commit], app_id: str, known_version: int = -1) -> Ve
         elif not note.is_aside and last is None:
             last, version = note, commit.version
             looked_at = max(known_version, commit.version - 1 if note.seen is None else note.seen)
-    return Verdict(last, version, None, tuple(foreign), whole=lowest <= looked_at + 1)
+    whole = lowest is not None and lowest <= looked_at + 1 and newest in (None, highest)
+    return Verdict(last, version, None, tuple(foreign), whole=whole)
 
 
 def our_note(commit: Commit, app_id: str) -> Note | None:
@@ -86,10 +90,17 @@ def our_note(commit: Commit, app_id: str) -> Note | None:
     return note
 
 
+def operation_of(commit: Commit) -> str:
+    """What a person would call it: for Delta an overwrite is a WRITE like any other."""
+    return "WRITE (overwrite)" if _overwrites(commit) else commit.operation
+
+
+def _overwrites(commit: Commit) -> bool:
+    return commit.operation == "WRITE" and str(commit.parameters.get("mode", "")).strip('"').lower() == "overwrite"
+
+
 def _rewinds(commit: Commit) -> bool:
-    if commit.operation == "WRITE":
-        return str(commit.parameters.get("mode", "")).strip('"').lower() == "overwrite"
-    return commit.operation.startswith(REWINDING)
+    return _overwrites(commit) or commit.operation.startswith(REWINDING)
 
 
 def bookmark_at(
@@ -124,6 +135,42 @@ def bookmark_at(
             return None
     # Before our first commit there is nothing, if this is where the table begins.
     return 0 if version < 0 else None
+
+
+def undone_since(
+    commits: Sequence[Commit],
+    version: int,
+    app_id: str,
+    restored: Callable[[Commit], int | None] | None = None,
+) -> tuple[tuple[int, Note], ...]:
+    """Our commits that RESTOREs have undone since the one that `bookmark_at` takes the bookmark from.
+
+    What came before that one was settled when it was made.
+    """
+    restored = restored or restored_version
+    by_version = {commit.version: commit for commit in commits}
+    newest, in_effect = version, set()
+    while version in by_version:
+        commit = by_version[version]
+        in_effect.add(version)
+        note = our_note(commit, app_id)
+        if note is not None and not note.is_aside:
+            break
+        target = restored(commit) if commit.operation == "RESTORE" else version - 1
+        if target is None or target >= version:
+            break
+        version = target
+    gone = (each for each in range(version + 1, newest) if each in by_version and each not in in_effect)
+    notes = ((each, _note_of_table(by_version[each], app_id)) for each in gone)
+    return tuple((each, note) for each, note in notes if note is not None)
+
+
+def _note_of_table(commit: Commit, app_id: str) -> Note | None:
+    """What we wrote beside a commit, also under a name that the bookmark had before or has got since."""
+    note = Note.decode(commit.metadata)
+    if note is None or not has_same_owner(note.app_id, app_id) or commit.operation.startswith(NEVER_OURS):
+        return None
+    return note
 
 
 def _is_harmless(commit: Commit, app_id: str) -> bool:

@@ -6,23 +6,25 @@
   will not parse, and their reason says so. Declare the field to decide otherwise;
 - a field that is always null, `[]` or `{}` is left out until it has a value: a guess would
   make the first real value an error;
-- so is a field whose name no column can have: `_error`, `_event_…`, a name that differs from
-  another only in upper and lower case, or one with characters that Delta refuses. It stays in
-  `data`.
+- so is a field whose name no column can have: one of the product's own (`_error`, `_event_…`,
+  `_valid_from`), one whose column another field has already (a name that differs only in upper
+  and lower case; `data_type` beside `type`), or one with characters that Delta refuses. What is
+  left out is told of, so that nothing goes missing in silence.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from spark_sink.fields import is_usable
+from spark_sink.fields import field_column, is_usable, is_usable_member
 from spark_sink.json_lines import holds_map, objects, read_lines, read_type
 from spark_sink.values import Members, Number, Whole, decode
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Mapping
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
 # A block with something new is cut into this many; of one of fewer rows each is looked at.
 _PARTS = 8
@@ -75,18 +77,40 @@ class _Shape:
         return {"string": pa.string(), "boolean": pa.bool_()}.get(kind, pa.float64() if self.reals else pa.int64())
 
     def fields(self) -> list[pa.Field]:
-        """The members that can be columns, in the order in which they were first seen."""
+        """The members that a struct can have, in the order in which they were first seen."""
+        return self._chosen(is_usable_member, str.lower)
+
+    def columns(self) -> list[pa.Field]:
+        """The members that can be columns of a table."""
+        return self._chosen(is_usable, lambda name: field_column(name).lower())
+
+    def _chosen(self, is_fit: Callable[[str], bool], place: Callable[[str], str]) -> list[pa.Field]:
         found: dict[str, pa.Field] = {}
         for name, shape in self.members.items():
             kind = shape.type()
-            if kind is not None and is_usable(name):
-                found.setdefault(name.lower(), pa.field(name, kind))
+            if kind is not None and is_fit(name):
+                found.setdefault(place(name), pa.field(name, kind))
         return list(found.values())
+
+    def left_out(self, kind: pa.DataType | None, path: str = "") -> Iterator[str]:
+        """Where values were seen that a type has no place for. None: there is no type for what is here."""
+        if self.items is not None and (kind is None or pa.types.is_list(kind)):
+            yield from self.items.left_out(kind and kind.value_type, path)
+        if kind is None or pa.types.is_struct(kind):
+            for name, shape in self.members.items():
+                at = -1 if kind is None else kind.get_field_index(_written(name))
+                if at < 0 and shape.type() is not None:
+                    yield path + _written(name)
+                else:
+                    inner = None if kind is None or at < 0 else kind.field(at).type
+                    yield from shape.left_out(inner, f"{path}{_written(name)}.")
 
     def probe(self) -> pa.DataType:
         """A type by which Arrow's parser accepts what was seen here, whatever its names."""
         if self.objects and self.objects >= max(self.strings, self.numbers, self.booleans, self.lists):
-            return pa.struct([pa.field(name, shape.probe()) for name, shape in self.members.items()])
+            # JSON can write half of a surrogate pair, Arrow has no text for it.
+            named = {name: shape for name, shape in self.members.items() if _written(name) == name}
+            return pa.struct([pa.field(name, shape.probe()) for name, shape in named.items()])
         if self.lists and self.lists >= max(self.strings, self.numbers, self.booleans):
             return pa.list_(self.items.probe() if self.items else pa.null())
         kind = self.type()
@@ -97,11 +121,24 @@ def infer(texts: pa.StringArray) -> pa.Schema:
     """The fields of the JSON objects among these texts; texts that are none are passed over."""
     shape = _Shape()
     _look(texts.to_pylist(), shape)
-    return pa.schema(shape.fields())
+    return pa.schema(shape.columns())
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """Fields that data has and a schema lacks, with their types; and those that no column can be made of."""
+
+    fields: dict[str, pa.DataType]
+    left_out: frozenset[str]
 
 
 def unknown_fields(texts: pa.StringArray, schema: pa.Schema, *, nested: bool = False) -> dict[str, pa.DataType]:
-    """Fields that objects among these texts have and the schema lacks, with their types.
+    """Fields that objects among these texts have and the schema lacks, with their types."""
+    return news(texts, schema, nested=nested).fields
+
+
+def news(texts: pa.StringArray, schema: pa.Schema, *, nested: bool = False) -> News:
+    """What objects among these texts have and the schema lacks.
 
     With `nested`, a struct of the schema that has got a new member is among them, whole, the
     new member last. Where there is nothing new, this costs one pass of Arrow's parser, which
@@ -124,14 +161,15 @@ def unknown_fields(texts: pa.StringArray, schema: pa.Schema, *, nested: bool = F
             _look(block.to_pylist(), shape, without=maps)
             probe = merged(known, shape.probe())
             start += size
-    return _new(pa.schema(shape.fields()), schema, nested=nested)
+    new = _new(pa.schema(shape.columns()), schema, nested=nested)
+    return News(new, frozenset(shape.left_out(pa.struct(list(extended(schema, new))))))
 
 
 def _new(found: pa.Schema, schema: pa.Schema, *, nested: bool) -> dict[str, pa.DataType]:
-    have = {field.name.lower(): field for field in schema}
+    have = {field_column(field.name).lower(): field for field in schema}
     new: dict[str, pa.DataType] = {}
     for field in found:
-        known = have.get(field.name.lower())
+        known = have.get(field_column(field.name).lower())
         if known is None:
             new[field.name] = field.type
         elif nested and known.name == field.name and (grown := merged(known.type, field.type)) != known.type:
@@ -181,6 +219,11 @@ def extended(schema: pa.Schema, found: Mapping[str, pa.DataType]) -> pa.Schema:
     """The schema with what `unknown_fields` found in it."""
     fields = [field.with_type(found.get(field.name, field.type)) for field in schema]
     return pa.schema([*fields, *(pa.field(name, kind) for name, kind in found.items() if name not in schema.names)])
+
+
+def _written(name: str) -> str:
+    """A name as UTF-8 can have it."""
+    return name.encode("utf-8", "backslashreplace").decode()
 
 
 def _has_only(lines: pa.StringArray, known: pa.StructType) -> bool:

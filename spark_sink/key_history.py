@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
 from outbox.errors import TableChanged
+from spark_sink.dead_letters import DEAD_ID
 from spark_sink.keys import missing_key, quoted, same_key
 from spark_sink.shape import REASON, good_rows, shape
 from spark_sink.spans import Span
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from spark_sink.table_sink import TableSink
 
 NAMED_MAX = 10
+_BAD_ID = "_outbox_bad_id"
 
 
 def keys_of(shaped: DataFrame, spec: TableSpec) -> DataFrame:
@@ -44,7 +46,7 @@ def history_of_range(sink: TableSink, span: Span, bookmark: int) -> Iterator[Dat
         shaped = touched_by(shape(events, sink.spec, sink.schema), sink.spec, span.through)
         require_consistent(sink, shaped, whole)
         sink.judge(events, shaped, whole)
-        yield sink.alive(good_rows(shaped), whole, again=True)
+        yield sink.alive(good_rows(shaped), whole)
     finally:
         events.unpersist()
 
@@ -64,14 +66,14 @@ def require_consistent(sink: TableSink, shaped: DataFrame, span: Span) -> None:
 
     What the key was before such an event is not in the table, and may be below the range.
     """
-    bad = shaped.where(F.col(REASON).isNotNull()).select(F.col(EVENT_ID).alias("_bad_id"), REASON)
+    bad = shaped.where(F.col(REASON).isNotNull()).select(F.col(EVENT_ID).alias(_BAD_ID), REASON)
     held = sink.dead_letters.held(span)
     if held is not None:
-        bad = bad.join(held, F.col("_bad_id") == F.col("_dead_id"), "left_anti")
+        bad = bad.join(held, F.col(_BAD_ID) == F.col(DEAD_ID), "left_anti")
     shown = sink.table.rows().where(F.col(EVENT_ID) > span.after).select(EVENT_ID)
-    found = bad.join(shown, F.col("_bad_id") == F.col(EVENT_ID), "left_semi").limit(NAMED_MAX).collect()
+    found = bad.join(shown, F.col(_BAD_ID) == F.col(EVENT_ID), "left_semi").limit(NAMED_MAX).collect()
     if found:
-        ids = ", ".join(str(row["_bad_id"]) for row in found)
+        ids = ", ".join(str(row[_BAD_ID]) for row in found)
         raise TableChanged(
             f"{sink.spec.table} shows event{'s' if len(found) > 1 else ''} {ids} which it would not take now: "
             f"{found[0][REASON]}. Its description has changed since, so make it anew: "

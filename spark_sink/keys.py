@@ -20,3 +20,8 @@ def same_key(left: str, right: str, key: Sequence[str]) -> str:
 def missing_key(key: Sequence[str]) -> str:
     """The condition that a row has no key at all."""
     return " AND ".join(f"{quoted(name)} IS NULL" for name in key)
+
+
+def missing_part(key: Sequence[str]) -> str:
+    """The condition that a row lacks some of these columns."""
+    return "(" + " OR ".join(f"{quoted(name)} IS NULL" for name in key) + ")"

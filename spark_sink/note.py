@@ -29,6 +29,11 @@ def app_id_of(outbox_id: str, table_id: str, properties: Mapping[str, str], role
     return "/".join(filter(None, ("outbox", outbox_id, table_id, role, properties.get(GENERATION))))
 
 
+def has_same_owner(app_id: str, other: str) -> bool:
+    """Whether two names of bookmarks differ in their generation at most."""
+    return app_id.split("/")[:4] == other.split("/")[:4]
+
+
 def own_name() -> str:
     return f"{socket.gethostname()}:{os.getpid()}"
 

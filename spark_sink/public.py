@@ -86,6 +86,10 @@ class PublicSnapshot:
         return json.dumps(self._spark.table(self._name.sql).schema.jsonValue())
 
     @property
+    def partition_by(self) -> tuple[str, ...]:
+        return tuple(self._detail["partitionColumns"] or ())
+
+    @property
     def properties(self) -> dict[str, str]:
         return dict(self._detail["properties"] or {})
 

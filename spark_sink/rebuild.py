@@ -23,22 +23,24 @@ from spark_sink.difference import Difference, difference_of_whole
 from spark_sink.note import Note
 from spark_sink.shape import good_rows, shape
 from spark_sink.spans import Span
-from spark_sink.table import DEFAULT_PROPERTIES, PROPERTY, RETENTION
+from spark_sink.table import DEFAULT_PROPERTIES, NAME, PROPERTY, RETENTION
 from spark_sink.table_sink import SPEC, SinkOptions, TableSink
+from spark_sink.tasks import progress_of, tell_nobody, told
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pyspark.sql import SparkSession
 
     from spark_sink.spec import TableSpec
     from spark_sink.table import State
+    from spark_sink.tasks import Tell
     from stream_store import Stream
 
 log: Any = structlog.get_logger()
 
 # In a shadow: the table that it is to replace. In a table that is being made anew in its own place: that it is.
 SHADOW_OF = PROPERTY + "shadow_of"
+# In a shadow: the events through this ID were trimmed when it began, and it has nothing of them.
+BEGINS_AFTER = PROPERTY + "begins_after"
 BUILDING = PROPERTY + "building"
 
 
@@ -66,13 +68,14 @@ class Rebuild:
         stream: Stream,
         spec: TableSpec,
         options: SinkOptions | None = None,
-        tell: Callable[[int, int], None] = lambda done, of: None,  # noqa: ARG005
+        tell: Tell = tell_nobody,
     ) -> None:
         self._spark = spark
         self._stream = stream
         self._spec = spec
         self._options = options or SinkOptions()
         self._tell = tell
+        self._progress = progress_of(tell)
         self.live = TableSink(spark, stream, spec, self._options)
         self._trimmed_through = stream.info().trimmed_through
 
@@ -116,12 +119,20 @@ class Rebuild:
         shadow = self._shadow()
         resumed_at = self._take_up(shadow)
         self._catch_up(shadow)
-        bookmark: int = retrying()(self._swap, shadow)
+        bookmark: int | None
+        while (bookmark := retrying()(self._swap, shadow)) is None:
+            log.info("letters were dropped whose events it has taken: it begins anew", table=str(self._spec.table))
+            self._remove(shadow)
+            shadow = self._shadow()
+            self._begin(shadow)
+            self._catch_up(shadow)
         self._remove(shadow)
         return resumed_at, bookmark
 
     def _shadow(self) -> TableSink:
-        properties = {**self._spec.properties, SHADOW_OF: str(self._spec.table)}
+        properties = {
+            **self._spec.properties, SHADOW_OF: str(self._spec.table), BEGINS_AFTER: str(self._trimmed_through)
+        }  # fmt: skip
         spec = replace(self._spec, table=self._spec.table.beside("rebuild"), dead_letters=None, properties=properties)
         return TableSink(self._spark, self._stream, spec, replace(self._options, reports=False, after_restore="stop"))
 
@@ -133,19 +144,44 @@ class Rebuild:
                 raise TableChanged(
                     f"{shadow.spec.table} is in the way: a rebuild makes the new table there. Move or drop it"
                 )
-            same_outbox = state.properties.get(PROPERTY + "outbox_id") == shadow.outbox_id
-            if same_outbox and state.properties.get(SPEC) == shadow.spec.encode():
+            if self._can_go_on(shadow, state):
                 log.info("an earlier run has come this far", table=str(self._spec.table), through=state.bookmark)
+                self._trimmed_through = int(state.properties[BEGINS_AFTER])
                 return state.bookmark
-            log.info("an earlier run was for another description: it begins anew", table=str(self._spec.table))
+            log.info(
+                "an earlier run was for another description, or letters were dropped since: it begins anew",
+                table=str(self._spec.table),
+            )
             self._remove(shadow)
         elif shadow.dead_letters.exists():
             shadow.dead_letters.table.drop()
             shadow.dead_letters.forget()
-        # What people have dropped is not to come back.
-        if self.live.dead_letters.exists():
-            shadow.dead_letters.adopt(self.live.dead_letters, 0, dropped_only=True)
+        self._begin(shadow)
         return None
+
+    def _can_go_on(self, shadow: TableSink, state: State) -> bool:
+        same_outbox = state.properties.get(PROPERTY + "outbox_id") == shadow.outbox_id
+        # Without a bookmark it would begin behind what is trimmed by now, not where it says.
+        begun = BEGINS_AFTER in state.properties and state.has_bookmark
+        same = same_outbox and state.properties.get(SPEC) == shadow.spec.encode()
+        return same and begun and self._takes_drops(shadow, int(state.properties[BEGINS_AFTER]), state.bookmark)
+
+    def _begin(self, shadow: TableSink) -> None:
+        # What people have dropped is not to come back.
+        self._takes_drops(shadow, 0, 0)
+        if shadow.open() and self._stream.info().trimmed_through != self._trimmed_through:
+            # It has begun behind events that nobody has agreed to do without.
+            self._remove(shadow)
+            raise EventsTrimmed(
+                f"{self._stream.url} was trimmed through ID {self._stream.info().trimmed_through} while the rebuild of "
+                f"{self._spec.table} began, and it was to begin behind ID {self._trimmed_through}: nothing was changed; run it again"
+            )
+
+    def _takes_drops(self, shadow: TableSink, after: int, through: int) -> bool:
+        """Take over what people have dropped; False when the shadow has such an event among after < id <= through."""
+        if not self.live.dead_letters.exists():
+            return True
+        return shadow.dead_letters.take_drops(self.live.dead_letters, Span(after, through))
 
     def _catch_up(self, shadow: TableSink) -> None:
         """Bring the shadow near the live table, which may move on meanwhile."""
@@ -170,24 +206,32 @@ class Rebuild:
                 f"the stream has no event for {self._spec.table} yet, so its schema cannot be inferred: declare one"
             )
 
-    def _swap(self, shadow: TableSink) -> int:
-        """The dead letters first, as always, then everything else in one commit."""
+    def _swap(self, shadow: TableSink) -> int | None:
+        """The dead letters first, as always, then everything else in one commit; the bookmark then.
+
+        None when the shadow has taken events that people have dropped since.
+        """
         live = self.live
         with live.table.locked():
+            self._unclustered(live.table.peek(need_bookmark=False))
+            # What is committed from here on is a conflict, also where there is no lock to be had.
             state = live.table.peek(need_bookmark=False)
-            goal = state.bookmark or shadow.bookmark()
-            self._bring(shadow, goal)
-            live.dead_letters.adopt(shadow.dead_letters, self._trimmed_through)
-            self._unclustered(state)
-            state = live.table.peek(need_bookmark=False)
+            self._bring(shadow, state.bookmark or shadow.bookmark())
             built = shadow.table.peek()
+            # One that an earlier run has left may be further than a table whose bookmark was put back since.
+            through = max(state.bookmark, built.bookmark)
+            if not self._takes_drops(shadow, self._trimmed_through, built.bookmark):
+                return None
+            live.dead_letters.adopt(shadow.dead_letters, self._trimmed_through, through)
             # In the live table's session, which writes them.
             rows = live.spark.table(shadow.table.name.sql)
-            note = Note(state.app_id, goal, self._trimmed_through, goal, role="rebuild")
-            state = live.table.replace(rows, state, note, self._properties(state, built), self._spec.partition_by)
+            note = Note(state.app_id, through, self._trimmed_through, through, role="rebuild")
+            with told(live.spark, f"putting the new {self._spec.table} in place", self._progress):
+                properties = self._properties(state, built)
+                state = live.table.replace(rows, state, note, properties, self._spec.partition_by)
             self._cluster(state)
             live.table.make_durable(live.table.peek())
-        return goal
+        return through
 
     def _properties(self, live: State, built: State) -> dict[str, str]:
         """What people have set on the table, and what the new one says of itself."""
@@ -196,10 +240,14 @@ class Rebuild:
             for name, value in live.properties.items()
             if not name.startswith(PROPERTY) and name != RETENTION
         }
+        of_shadow = (SHADOW_OF, BEGINS_AFTER)
         ours = {
-            name: value for name, value in built.properties.items() if name.startswith(PROPERTY) and name != SHADOW_OF
+            name: value
+            for name, value in built.properties.items()
+            if name.startswith(PROPERTY) and name not in of_shadow
         }
-        return {**DEFAULT_PROPERTIES, **self._spec.properties, **theirs, **ours, SPEC: self._spec.encode()}
+        own = {SPEC: self._spec.encode(), NAME: self.live.dead_letters.name}
+        return {**DEFAULT_PROPERTIES, **self._spec.properties, **theirs, **ours, **own}
 
     def _unclustered(self, state: State) -> None:
         """Forget a clustering that the new table may not have the columns for."""

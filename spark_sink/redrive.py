@@ -19,10 +19,12 @@ import pyarrow as pa
 import structlog
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
-from outbox.errors import EventsTrimmed, OutboxError, TableConflict
+from outbox.errors import EventsTrimmed, OutboxError, TableChanged, TableConflict
 from spark_sink.conflicts import retrying
+from spark_sink.dead_letters import DEAD_ID
 from spark_sink.fields import EVENT_COLUMNS, event_schema
 from spark_sink.key_history import keys_of, of_keys, require_consistent
+from spark_sink.keys import quoted
 from spark_sink.mode import DELETE, EVENT_TIME, Change
 from spark_sink.note import Note
 from spark_sink.reading import typed_rows
@@ -36,7 +38,7 @@ from stream_store.cloudevents import TypeFilter
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from spark_sink.spec import TableSpec
     from spark_sink.table import State
@@ -88,11 +90,10 @@ class Redrive:
         after = 0
         while True:
             self._tell(done.taken + done.failed, total)
-            letters = self._letters(ids, reason, after)
-            if not letters.num_rows:
+            found = retrying()(self._redrive, ids, reason, after, force=force)
+            if found is None:
                 break
-            after = letters["id"][-1].as_py()
-            verdicts = retrying()(self._redrive, letters, force=force)
+            after, verdicts = found
             failed = {event_id: why for event_id, why in verdicts.items() if why is not None}
             done.taken += len(verdicts) - len(failed)
             done.failed += len(failed)
@@ -100,22 +101,26 @@ class Redrive:
         done.seconds = time.monotonic() - started
         return done
 
-    def _letters(self, ids: Sequence[int], reason: str | None, after: int) -> pa.Table:
+    def _letters(self, ids: Sequence[int], reason: str | None, after: int, bookmark: int) -> pa.Table:
         """The next letters, in the order of their IDs, as events.
 
         Only through the bookmark: what is beyond it the live sink has not decided for good.
         """
-        chosen = self.sink.dead_letters.waiting(ids, reason).where(
-            (F.col("id") > after) & (F.col("id") <= self.sink.bookmark())
-        )
+        chosen = self.sink.dead_letters.waiting(ids, reason).where((F.col("id") > after) & (F.col("id") <= bookmark))
         found = chosen.orderBy("id").limit(LETTERS_MAX).select(*EVENT_COLUMNS).toArrow()
         return found.cast(event_schema())
 
-    def _redrive(self, letters: pa.Table, *, force: bool) -> dict[int, str | None]:
-        """The table first, then the dead letters; why each letter was not taken, or None."""
+    def _redrive(
+        self, ids: Sequence[int], reason: str | None, after: int, *, force: bool
+    ) -> tuple[int, dict[int, str | None]] | None:
+        """The table first, then the dead letters. The last letter, and why each was not taken, or None."""
         sink = self.sink
-        with sink.table.locked():
+        # Both locks, and the letters read inside: nobody drops one that is on its way into the table.
+        with sink.table.locked(), sink.dead_letters.table.locked():
             state = sink.table.look()
+            letters = self._letters(ids, reason, after, state.bookmark)
+            if not letters.num_rows:
+                return None
             shaped = self._shaped(letters)
             verdicts = self._verdicts(letters, shaped)
             taken = [event_id for event_id, why in verdicts.items() if why is None]
@@ -134,7 +139,23 @@ class Redrive:
             reasons = pa.table({"id": list(verdicts), "reason": pa.array(verdicts.values(), pa.string())})
             letters_spark = sink.dead_letters.table.spark
             sink.dead_letters.settle(letters_spark.createDataFrame(reasons, to_spark(reasons.schema)))
-        return verdicts
+            self._require_undropped(taken)
+        return letters["id"][-1].as_py(), verdicts
+
+    def _require_undropped(self, taken: Sequence[int]) -> None:
+        """Where there is no lock to be had, somebody may have dropped a letter while it went into the table."""
+        if not taken:
+            return
+        spec = self.sink.spec
+        dropped = self.sink.dead_letters.rows().where(F.col("dropped_at").isNotNull() & F.col("id").isin(list(taken)))
+        found = sorted(row["id"] for row in dropped.select("id").take(NAMED_MAX))
+        if found:
+            ids = ", ".join(str(each) for each in found)
+            how = f"--from {found[0]} --to {found[-1]}" if spec.mode == "append" else "--rebuild"
+            raise TableChanged(
+                f"{spec.table}: somebody has dropped {ids} from the dead letters while a redrive put it into the table. "
+                f"`outbox replay --table {spec.table} {how}` takes it out again"
+            )
 
     def _shaped(self, letters: pa.Table) -> DataFrame:
         """The letters as rows of the table, with what is wrong with them by now."""
@@ -149,7 +170,10 @@ class Redrive:
         spec = self.sink.spec
         reason = F.col(REASON) if REASON in shaped.columns else F.lit(None).cast("string")
         found = shaped.select(F.col(spec.id_column).alias("id"), reason.alias("reason")).collect()
-        verdicts: dict[int, str | None] = {row["id"]: row["reason"] for row in sorted(found, key=lambda row: row["id"])}
+        verdicts: dict[int, str | None] = {}
+        for row in sorted(found, key=lambda row: row["id"]):
+            # A transform may make several rows of an event, and one that is bad takes it along.
+            verdicts[row["id"]] = verdicts.get(row["id"]) or row["reason"]
         if spec.types:
             for batch in letters.to_batches():
                 routed, _ = TypeFilter(spec.types).choose(batch, batch.column("id"))
@@ -165,7 +189,8 @@ class Redrive:
         same = f"t.{column} = s.{column} AND t.{column} > {note.after} AND t.{column} <= {note.through}"
         with self.sink.table.merging(state, note) as target:
             source = rows.drop(DELETE, EVENT_TIME).alias("s")
-            target.alias("t").merge(source, same).whenNotMatchedInsertAll().execute()
+            values: dict[str, str | Column] = {quoted(name): f"s.{quoted(name)}" for name in source.columns}
+            target.alias("t").merge(source, same).whenNotMatchedInsert(values=values).execute()
 
     def _recompute(self, letters: DataFrame, taken: Sequence[int], state: State, note: Note, *, force: bool) -> None:
         """Into an upsert or scd2 table: the keys of the letters, from the first letter to the bookmark."""
@@ -176,9 +201,9 @@ class Redrive:
             history = history.unionByName(letters.where(F.col(EVENT_ID) <= span.after))
         history = of_keys(history, keys_of(letters, sink.spec), sink.spec)
         dead = sink.dead_letters.rows().where((F.col("id") > note.after) & ~F.col("id").isin(list(taken)))
-        dead = dead.select(F.col("id").alias("_dead_id"))
+        dead = dead.select(F.col("id").alias(DEAD_ID))
         require_consistent(sink, history, Span(note.after, state.bookmark))
-        rows = good_rows(history).join(F.broadcast(dead), F.col(EVENT_ID) == F.col("_dead_id"), "left_anti")
+        rows = good_rows(history).join(F.broadcast(dead), F.col(EVENT_ID) == F.col(DEAD_ID), "left_anti")
         sink.mode.repair(sink.table, state, sink.spec, Change(rows, note.after, note), state.bookmark)
 
     def _readable_after(self, after: int, *, force: bool) -> int:

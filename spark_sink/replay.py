@@ -20,22 +20,24 @@ import structlog
 from outbox.errors import TableChanged, TableConflict, Trimmed, UsageError
 from spark_sink.conflicts import retrying
 from spark_sink.difference import Difference, difference_of_range
-from spark_sink.guard import HARMLESS, our_note
+from spark_sink.guard import HARMLESS, operation_of, our_note
 from spark_sink.key_history import history_of_range, touched_by
 from spark_sink.mode import Change
 from spark_sink.note import Note
 from spark_sink.shape import good_rows, shape
 from spark_sink.spans import Span, next_span
 from spark_sink.table_sink import SinkOptions, TableSink
+from spark_sink.tasks import progress_of, tell_nobody, told
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from pyspark.sql import DataFrame, SparkSession
 
     from spark_sink.delta import Commit
     from spark_sink.spec import TableSpec
     from spark_sink.table import State
+    from spark_sink.tasks import Tell
     from stream_store import Stream
 
 log: Any = structlog.get_logger()
@@ -60,7 +62,7 @@ class Replayed:
 
 
 class Replay:
-    """Repairs ranges of one table. `tell` is called with how many IDs are done, and of how many (0: not known)."""
+    """Repairs ranges of one table."""
 
     def __init__(
         self,
@@ -68,11 +70,12 @@ class Replay:
         stream: Stream,
         spec: TableSpec,
         options: SinkOptions | None = None,
-        tell: Callable[[int, int], None] = lambda done, of: None,  # noqa: ARG005
+        tell: Tell = tell_nobody,
     ) -> None:
         self._stream = stream
         self._options = options or SinkOptions()
         self._tell = tell
+        self._progress = progress_of(tell)
         self.sink = TableSink(spark, stream, spec, self._options)
 
     def run(self, after: int | None = None, through: int | None = None, *, dry: bool = False) -> Replayed:
@@ -90,8 +93,9 @@ class Replay:
                 commits, resumed_at = self._run_pieces(state, span, asked)
             else:
                 commits = 1
-                self._tell(0, 0)
-                retrying()(self._repair_keys, span)
+                # One commit: how far Spark is with it is all that there is to tell.
+                with told(self.sink.spark, f"recomputing keys of {self.sink.spec.table}", self._progress):
+                    retrying()(self._repair_keys, span)
         return Replayed(
             table=str(self.sink.spec.table), mode=self.sink.spec.mode,
             first_id=span.after + 1, last_id=span.through, bookmark=state.bookmark,
@@ -109,16 +113,21 @@ class Replay:
         self._require_bookmark(state)
         return state
 
-    def _require_bookmark(self, state: State) -> None:
-        """A range needs a bookmark that can be believed."""
+    def _require_bookmark(self, state: State, through: int = 0) -> None:
+        """A range needs a bookmark that can be believed, and that it does not go beyond."""
         verdict = self.sink.table.verdict(state)
         if verdict.rewound is not None:
             name = self.sink.spec.table
             raise TableChanged(
-                f"{name}: version {verdict.rewound.version} is a {verdict.rewound.operation}, so its bookmark {state.bookmark} "
+                f"{name}: version {verdict.rewound.version} is a {operation_of(verdict.rewound)}, so its bookmark {state.bookmark} "
                 f"says more than its rows hold, and a range is not enough. After a RESTORE, `outbox sink --after-restore "
                 f"replay --table {name}` writes what is missing again; `outbox replay --rebuild --table {name}` makes the "
                 "table anew"
+            )
+        if through > state.bookmark:
+            raise TableChanged(
+                f"{self.sink.spec.table}: its bookmark went back to {state.bookmark} while the range through {through} was "
+                "replayed: what lies beyond it the sink writes. Run the replay again"
             )
 
     def _range(self, state: State, after: int | None, through: int | None) -> Span:
@@ -157,15 +166,15 @@ class Replay:
         sink = self.sink
         with sink.table.locked():
             state = sink.open_for_repair()
-            self._require_bookmark(state)
-            with sink.taken(piece, again=True) as rows:
+            self._require_bookmark(state, piece.through)
+            with sink.taken(piece) as rows:
                 self._commit(state, rows, piece, part)
 
     def _repair_keys(self, span: Span) -> None:
         sink = self.sink
         with sink.table.locked():
             state = sink.open_for_repair()
-            self._require_bookmark(state)
+            self._require_bookmark(state, span.through)
             with history_of_range(sink, span, state.bookmark) as rows:
                 self._commit(state, rows, span, None)
 
@@ -186,7 +195,7 @@ class Replay:
         shaped = shape(sink.events(read), sink.spec, sink.schema)
         if sink.spec.mode != "append":
             shaped = touched_by(shaped, sink.spec, span.through)
-        rows = sink.alive(good_rows(shaped), read, again=True)
+        rows = sink.alive(good_rows(shaped), read)
         return difference_of_range(sink.table.rows(), rows, sink.spec, span)
 
 

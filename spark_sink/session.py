@@ -65,6 +65,24 @@ def open_session(
     return session
 
 
+def session_beside(spark: SparkSession) -> SparkSession:
+    """Another session with the settings, functions and views that the given one has by now.
+
+    What is set in it reaches nobody else. A new session would know nothing that was set or
+    registered since the start: no credentials, no functions of the user's.
+    """
+    try:
+        # Spark's own way for its streaming queries; not part of its public interface.
+        cloned = spark._jsparkSession.cloneSession()
+    except Exception:
+        found = spark.newSession()
+        for key, value in spark.conf.getAll.items():
+            if found.conf.isModifiable(key):
+                found.conf.set(key, value)
+        return found
+    return type(spark)(spark.sparkContext, cloned)
+
+
 def is_local(master: str) -> bool:
     """Whether driver and executors are one process."""
     return master == "local" or master.startswith("local[")

@@ -7,6 +7,7 @@ import shutil
 import time
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -15,16 +16,21 @@ from pyspark.sql.types import StructType
 
 from outbox.errors import TableChanged, TableConflict, UsageError, WrongPartner
 from spark_sink import delta, durability
-from spark_sink.guard import bookmark_at, judge, restored_version, same_files_as
-from spark_sink.lock import table_lock
+from spark_sink.columns import missing, require_types, spelled
+from spark_sink.guard import bookmark_at, judge, operation_of, restored_version, same_files_as, undone_since
+from spark_sink.keys import quoted
+from spark_sink.lock import commits_collide, table_lock
 from spark_sink.note import GENERATION, Note, app_id_of
 from spark_sink.public import PublicLog, PublicSnapshot
+from spark_sink.session import session_beside
+from spark_sink.spec import EVENT_ID
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from delta import DeltaTable
-    from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
+    from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
 
     from spark_sink.delta import Commit
     from spark_sink.guard import Verdict
@@ -33,10 +39,20 @@ if TYPE_CHECKING:
 log: Any = structlog.get_logger()
 
 PROPERTY = "outbox."
+# The name that the table was made with: its dead letters are under it, wherever the table has been moved since.
+NAME = PROPERTY + "name"
 _TXN_APP_ID = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 RETENTION = "delta.setTransactionRetentionDuration"
+# Whatever a user's session has: equal events make equal rows.
+SESSION = {
+    # A projection that meets a bad value gives NULL, and the row its own verdict.
+    "spark.sql.ansi.enabled": "false",
+    "spark.sql.session.timeZone": "UTC",
+    # A table that is replaced is replaced with all of its partitions.
+    "spark.sql.sources.partitionOverwriteMode": "static",
+}
 # Other readers refuse these two; checkpoints at every tenth commit cost seconds.
 DEFAULT_PROPERTIES = {
     "delta.enableDeletionVectors": "false",
@@ -70,23 +86,33 @@ class Table:
         row_key: tuple[str, ...] = (),
         internals: bool | None = None,
         lock: bool = True,
+        mend: str | None = None,
     ) -> None:
         self.name = name
+        # What to do when it is gone.
+        self._mend = mend or f"make it anew with `outbox replay --rebuild --table {name}`"
         # What tells rows apart beside the event's ID.
         self._row_key = row_key
-        # A session of its own: the settings around a MERGE must not reach anyone else's writes.
-        self.spark = spark.newSession()
-        # A projection that meets a bad value gives NULL, and the row its own verdict.
-        self.spark.conf.set("spark.sql.ansi.enabled", "false")
+        # A session of its own: the settings around a MERGE must not reach anyone else's writes, nor theirs ours.
+        self.spark = session_beside(spark)
+        for key, value in SESSION.items():
+            self.spark.conf.set(key, value)
+        for key in (_TXN_APP_ID, _TXN_VERSION, _USER_METADATA):
+            self.spark.conf.unset(key)
+        if not name.is_path and len(name.parts) == 1:
+            # A view of the user's would come before the table.
+            self.spark.catalog.dropTempView(name.parts[0])
         self._outbox_id = outbox_id
         self._role = role
         self._lock = lock
+        self._is_inside = False
         self._internals = delta.is_reachable(spark) if internals is None else internals
         self._open_log: delta.Log | PublicLog | None = None
         # The version through which everything is known to be harmless, of which table, and which is durable.
         self._known_version = -1
         self._known_app_id = ""
         self._synced_version = -1
+        self._warned = False
 
     @property
     def uses_internals(self) -> bool:
@@ -100,9 +126,36 @@ class Table:
         return bool(self.spark.catalog.tableExists(self.name.sql))
 
     def locked(self) -> AbstractContextManager[None]:
-        """Nobody else of us writes the table inside."""
+        """Nobody else of us writes the table inside; whoever is inside may come in again."""
         folder = self.name.folder or self._local_location()
-        return table_lock(folder) if self._lock and folder is not None else nullcontext()
+        if folder is not None:
+            return self._inside(folder) if self._lock and not self._is_inside else nullcontext()
+        self._warn_of_collisions()
+        return nullcontext()
+
+    @contextmanager
+    def _inside(self, folder: Path) -> Iterator[None]:
+        with table_lock(folder, self._java_file):
+            self._is_inside = True
+            try:
+                yield
+            finally:
+                self._is_inside = False
+
+    def _warn_of_collisions(self) -> None:
+        if self._warned or self._role != "main" or not self.exists():
+            return
+        self._warned = True
+        if commits_collide(self._location(), lambda name: self.spark.conf.get(name, None)):
+            log.warning(
+                "two processes that write this table at once can lose a commit: Delta keeps them apart on S3 only by a log "
+                "store of yours, and there is none. Run one sink, and no replay, dlq or optimize beside it; see docs/spark.md",
+                table=str(self.name),
+            )
+
+    @cached_property
+    def _java_file(self) -> Any:
+        return delta.java_file(self.spark)
 
     def create(
         self,
@@ -134,8 +187,6 @@ class Table:
         """The table's bookmark, believed only after everything since our last commit was looked at."""
         state = self._state()
         self._require_ours(state)
-        if state.app_id != self._known_app_id:
-            self._known_version, self._known_app_id = -1, state.app_id
         if state.version > self._known_version:
             self._judge(state)
             self._known_version = state.version
@@ -151,7 +202,7 @@ class Table:
     def verdict(self, state: State) -> Verdict:
         """What others have done to a table of ours since our last commit."""
         self._require_ours(state)
-        return judge(self._log.commits(state.version), state.app_id)
+        return judge(self._log.commits(state.version), state.app_id, newest=state.version)
 
     def append(self, rows: DataFrame | None, state: State, note: Note) -> State:
         """Append rows and move the bookmark, if it still is where `state` saw it.
@@ -159,7 +210,7 @@ class Table:
         `TableConflict` when somebody else has moved it: nothing was written.
         """
         assert note.bookmark >= state.bookmark or note.role == "reset", (note, state.bookmark)
-        with self._conflicting(state):
+        with self.conflicting():
             version = self._append(rows, state, replace(note, seen=state.version))
         self._known_version = version if version == state.version + 1 else self._known_version
         return self._state()
@@ -183,13 +234,15 @@ class Table:
             properties[GENERATION] = state.properties[GENERATION]
         if isinstance(self._log, delta.Log):
             assert isinstance(state.snapshot, delta.Snapshot)
-            with self._conflicting(state):
+            with self.conflicting():
                 transaction = self._log.begin(state.snapshot)
                 transaction.depend_on(state.app_id)
                 transaction.replace(rows, rows.schema.json(), partition_by, properties)
                 transaction.mark(state.app_id, note.bookmark, int(time.time() * 1000))
                 self._known_version = transaction.commit(note.encode())
             return self._state()
+        if self._state(need_bookmark=False).version != state.version:
+            raise TableConflict(f"{self.name}: somebody else has committed since {state.bookmark} was read")
         self._overwrite(rows.write.option("overwriteSchema", "true").partitionBy(*partition_by), state, note)
         # Two commits here: a crash between them leaves a table that is described as before, and to be replaced again.
         self.set_properties(properties, replace(note, role="schema"))
@@ -209,14 +262,13 @@ class Table:
                 writer.saveAsTable(self.name.sql)
 
     @contextmanager
-    def _conflicting(self, state: State) -> Iterator[None]:
+    def conflicting(self) -> Iterator[None]:
+        """Raise `TableConflict` where Delta refuses a commit because of somebody else's."""
         try:
             yield
         except Exception as error:
             if delta.is_conflict(error):
-                raise TableConflict(
-                    f"{self.name}: somebody else has committed since {state.bookmark} was read"
-                ) from error
+                raise TableConflict(f"{self.name}: somebody else has committed meanwhile") from error
             raise
 
     def _append(self, rows: DataFrame | None, state: State, note: Note) -> int:
@@ -225,7 +277,7 @@ class Table:
             transaction = self._log.begin(state.snapshot)
             transaction.depend_on(state.app_id)
             if rows is not None:
-                self.require_types(rows.schema, state)
+                require_types(self.name, self.schema(state), rows.schema)
                 transaction.write(rows)
             transaction.mark(state.app_id, note.bookmark, int(time.time() * 1000))
             return transaction.commit(note.encode())
@@ -245,7 +297,9 @@ class Table:
             # Bounded: only rows behind the batch's beginning can be there already.
             same = " AND ".join([f"t.`{id_column}` > {note.after}", *(f"t.`{name}` = s.`{name}`" for name in named)])
         with self.merging(state, note) as target:
-            target.alias("t").merge(rows.alias("s"), same).whenNotMatchedInsertAll().execute()
+            # By name: somebody may have added a column, which our rows do not have.
+            values: dict[str, str | Column] = {quoted(name): f"s.{quoted(name)}" for name in rows.columns}
+            target.alias("t").merge(rows.alias("s"), same).whenNotMatchedInsert(values=values).execute()
 
     def _put_back(self, state: State, note: Note) -> None:
         """Move the bookmark back, or leave it and say so, by public means.
@@ -269,13 +323,8 @@ class Table:
         if note.bookmark <= state.bookmark:
             # Delta would skip it as done: the bookmark stays where it is.
             settings = {_USER_METADATA: note.encode()}
-        with self.session_settings(settings):
-            try:
-                yield self.delta_table()
-            except Exception as error:
-                if delta.is_conflict(error):
-                    raise TableConflict(f"{self.name}: somebody else has committed meanwhile") from error
-                raise
+        with self.session_settings(settings), self.conflicting():
+            yield self.delta_table()
 
     @contextmanager
     def session_settings(self, settings: Mapping[str, str]) -> Iterator[None]:
@@ -300,33 +349,22 @@ class Table:
     def schema(self, state: State) -> StructType:
         return StructType.fromJson(json.loads(state.snapshot.schema_json))
 
-    def require_types(self, rows: StructType, state: State) -> None:
-        """Refuse rows that are not of the columns' types: Delta would write files that nobody can read."""
-        have = {column.name.lower(): column.dataType for column in self.schema(state)}
-        for column in rows:
-            kind = have.get(column.name.lower(), column.dataType)
-            if kind.simpleString() != column.dataType.simpleString():
-                raise UsageError(
-                    f"{self.name}: the column {column.name} is {kind.simpleString()}, and its description makes "
-                    f"{column.dataType.simpleString()} of it now: put it back, or make the table anew with "
-                    f"`outbox replay --rebuild --table {self.name}`"
-                )
-
     def set_properties(self, properties: Mapping[str, str], note: Note) -> None:
         pairs = ", ".join(f"'{key}' = '{_escaped(value)}'" for key, value in properties.items())
-        with self.session_settings({_USER_METADATA: note.encode()}):
+        with self.session_settings({_USER_METADATA: note.encode()}), self.conflicting():
             self.spark.sql(f"ALTER TABLE {self.name.sql} SET TBLPROPERTIES ({pairs})")
 
     def cluster_by(self, columns: Sequence[str], note: Note) -> None:
         """Lay out what is written from now on by these columns; by none."""
         how = f"({', '.join(f'`{name}`' for name in columns)})" if columns else "NONE"
-        with self.session_settings({_USER_METADATA: note.encode()}):
+        with self.session_settings({_USER_METADATA: note.encode()}), self.conflicting():
             self.spark.sql(f"ALTER TABLE {self.name.sql} CLUSTER BY {how}")
 
     def unset_properties(self, names: Sequence[str]) -> None:
         if names:
             quoted = ", ".join(f"'{_escaped(name)}'" for name in names)
-            self.spark.sql(f"ALTER TABLE {self.name.sql} UNSET TBLPROPERTIES IF EXISTS ({quoted})")
+            with self.conflicting():
+                self.spark.sql(f"ALTER TABLE {self.name.sql} UNSET TBLPROPERTIES IF EXISTS ({quoted})")
 
     def drop(self) -> None:
         """Remove the table and its files."""
@@ -349,16 +387,20 @@ class Table:
             )
         self._open_log = None
 
-    def add_columns(self, columns: StructType, note: Note) -> None:
-        """Add columns, at the end. One that is there by now was added by another sink."""
-        for column in columns:
-            spelled = f"`{column.name.replace('`', '``')}` {column.dataType.simpleString()}"
-            with self.session_settings({_USER_METADATA: note.encode()}):
+    def add_columns(self, wanted: StructType, state: State, note: Note) -> list[str]:
+        """Add what the table lacks of columns and of members of structs, at the end; their paths."""
+        added = []
+        for path, kind in missing(self.schema(state), wanted):
+            place = ".".join(quoted(name) for name in path)
+            with self.session_settings({_USER_METADATA: note.encode()}), self.conflicting():
                 try:
-                    self.spark.sql(f"ALTER TABLE {self.name.sql} ADD COLUMNS ({spelled})")
+                    self.spark.sql(f"ALTER TABLE {self.name.sql} ADD COLUMNS ({place} {spelled(kind)})")
                 except Exception:
-                    if column.name not in self.rows().columns:
+                    # One that is there by now was added by another sink.
+                    if path in dict(missing(self.rows().schema, wanted)):
                         raise
+            added.append(".".join(path))
+        return added
 
     def make_durable(self, state: State) -> None:
         """Return when the version is on the disk; object stores do that by themselves."""
@@ -373,6 +415,11 @@ class Table:
         """What the rows stand for after RESTOREs, by the notes in the history."""
         commits = list(self._log.commits(state.version))
         return bookmark_at(commits, state.version, state.app_id, self._restored)
+
+    def undone(self, state: State) -> tuple[tuple[int, Note], ...]:
+        """Our commits that RESTOREs have undone, by their versions."""
+        commits = list(self._log.commits(state.version))
+        return undone_since(commits, state.version, state.app_id, self._restored)
 
     def _restored(self, commit: Commit) -> int | None:
         """The version that a RESTORE went back to, by its number or by the files that it left."""
@@ -408,16 +455,17 @@ class Table:
         snapshot = self._log.snapshot()
         if not snapshot.exists:
             self._open_log = None
-            raise TableChanged(
-                f"{self.name} is gone: it was dropped or moved. Put it back, or make it anew with "
-                f"`outbox replay --rebuild --table {self.name}`"
-            )
+            raise TableChanged(f"{self.name} is gone: it was dropped or moved. Put it back, or {self._mend}")
         properties = snapshot.properties
         app_id = app_id_of(self._outbox_id, snapshot.table_id, properties, self._role)
         bookmark = snapshot.marker(app_id)
         if bookmark is None and GENERATION in properties:
             bookmark = bookmark_at(list(self._log.commits(snapshot.version)), snapshot.version, app_id)
         state = State(snapshot, snapshot.version, app_id, bookmark or 0, properties, bookmark is not None)
+        if app_id != self._known_app_id or state.version < max(self._known_version, self._synced_version):
+            # Another table under the name, or an older copy of it: nothing is known of its versions.
+            self._known_version = self._synced_version = -1
+            self._known_app_id = app_id
         if bookmark is None and need_bookmark and not self._is_fresh(state):
             if self._log.snapshot().version > snapshot.version:
                 # By public means a look takes several queries, and a batch has come between them.
@@ -453,7 +501,7 @@ class Table:
 
     def _judge(self, state: State) -> None:
         commits = self._log.commits(state.version, self._known_version + 1)
-        verdict = judge(commits, state.app_id, self._known_version)
+        verdict = judge(commits, state.app_id, self._known_version, state.version)
         if verdict.rewound is not None:
             where = restored_version(verdict.rewound)
             to = f" to version {where}" if where is not None else ""
@@ -463,13 +511,13 @@ class Table:
                 else f"`outbox replay --rebuild --table {self.name}` makes the table anew from the stream"
             )
             raise TableChanged(
-                f"{self.name}: version {verdict.rewound.version} is a {verdict.rewound.operation}{to}, so its bookmark "
+                f"{self.name}: version {verdict.rewound.version} is a {operation_of(verdict.rewound)}{to}, so its bookmark "
                 f"{state.bookmark} says more than its rows hold. {way}"
             )
         if verdict.foreign:
             first = verdict.foreign[-1]
             raise TableChanged(
-                f"{self.name}: version {first.version} is a {first.operation} that is not ours"
+                f"{self.name}: version {first.version} is a {operation_of(first)} that is not ours"
                 f"{f' (and {len(verdict.foreign) - 1} more)' if len(verdict.foreign) > 1 else ''}: rows may be doubled or "
                 f"missing. Look at it (DESCRIBE HISTORY, `outbox verify --table {self.name}`), then either "
                 f"`outbox table accept --table {self.name}` or `outbox replay --rebuild --table {self.name}`"
@@ -492,13 +540,17 @@ class Table:
 
 
 def require_same(table: TableName, properties: Mapping[str, str], wanted: Mapping[str, str]) -> None:
-    """Refuse to write in another mode or by another key than the table was made with."""
+    """Refuse to write in another mode, by another key or under another ID than the table was made with."""
     for name, value in wanted.items():
         found = properties.get(PROPERTY + name)
         if found is not None and found != value:
+            why = {
+                EVENT_ID: " because it had a schema or a projection, and now has neither",
+                "id": " because it had neither schema nor projection, and now has one",
+            }.get(found if name == "id_column" else "", "")
             raise UsageError(
-                f"{table} was made with {name} = {found}, now it is to be {value}: put it back, or make the table anew with "
-                f"`outbox replay --rebuild --table {table}`"
+                f"{table} was made with {name} = {found}, now it is to be {value}{why}: put it back, or make the table anew "
+                f"with `outbox replay --rebuild --table {table}`"
             )
 
 

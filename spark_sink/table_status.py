@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from outbox.errors import OutboxError, Trimmed
 from spark_sink.delta import Commit
-from spark_sink.guard import judge
+from spark_sink.guard import judge, operation_of
 from spark_sink.names import TableName
 from spark_sink.note import app_id_of
 
@@ -71,7 +71,7 @@ class Sight(Protocol):
     def size(self) -> tuple[int | None, int, int]:
         """Rows, files, bytes."""
 
-    def count_letters(self, letters: TableName, of: TableName) -> int:
+    def count_letters(self, letters: TableName, of: str) -> int:
         """Dead letters of a table that are still waiting."""
 
 
@@ -119,12 +119,12 @@ def _take(result: TableStatus, name: TableName, sight: Sight) -> None:
     if stops:
         first = stops[-1]
         result.problems.append(
-            f"version {first.version} is a {first.operation} that is not ours: the sink stops at it, "
+            f"version {first.version} is a {operation_of(first)} that is not ours: the sink stops at it, "
             f"`outbox verify --table {name}` says what it did"
         )
     kept = json.loads(sight.properties.get("outbox.spec", "{}")).get("dead_letters")
     letters = TableName.parse(kept) if kept else name.beside("dead_letters")
-    result.dead_letters = sight.count_letters(letters, name)
+    result.dead_letters = sight.count_letters(letters, sight.properties.get("outbox.name", name.identity))
 
 
 def _measure(result: TableStatus, stream: Stream, bookmark: int) -> None:
@@ -197,13 +197,13 @@ class _RustSight:
         rows = None if records.null_count else pc.sum(records).as_py() or 0
         return rows, files.num_rows, pc.sum(files["size_bytes"]).as_py() or 0
 
-    def count_letters(self, letters: TableName, of: TableName) -> int:
+    def count_letters(self, letters: TableName, of: str) -> int:
         from deltalake import DeltaTable
 
         if letters.folder is None or not DeltaTable.is_deltatable(str(letters.folder)):
             return 0
         rows = DeltaTable(str(letters.folder)).to_pyarrow_dataset()
-        waiting = pc.field("table") == str(of)
+        waiting = pc.field("table") == of
         if "dropped_at" in rows.schema.names:
             waiting &= pc.field("dropped_at").is_null()
         return int(rows.count_rows(filter=waiting))
@@ -241,7 +241,7 @@ class _SparkSight:
     def size(self) -> tuple[int | None, int, int]:
         return self._table.rows().count(), self._snapshot.files, self._snapshot.size_bytes
 
-    def count_letters(self, letters: TableName, of: TableName) -> int:
+    def count_letters(self, letters: TableName, of: str) -> int:
         from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
         from spark_sink.table import Table
@@ -249,5 +249,5 @@ class _SparkSight:
         table = Table(self._table.spark, letters, "", role="look")
         if not table.exists():
             return 0
-        rows = table.rows().where(F.col("table") == str(of))
+        rows = table.rows().where(F.col("table") == of)
         return int((rows.where("dropped_at IS NULL") if "dropped_at" in rows.columns else rows).count())

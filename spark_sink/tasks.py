@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -15,6 +15,20 @@ if TYPE_CHECKING:
     Progress = Callable[[str, int, int], None]
 
 LOOK_SECONDS = 0.5
+
+
+class Tell(Protocol):
+    """How many IDs are done, and of how many (0: not known); of a step of its own, how many tasks."""
+
+    def __call__(self, done: int, of: int, step: str = "", /) -> None: ...
+
+
+def tell_nobody(_done: int, _of: int, _step: str = "", /) -> None:
+    pass
+
+
+def progress_of(tell: Tell) -> Progress | None:
+    return None if tell is tell_nobody else lambda what, done, of: tell(done, of, what)
 
 
 @contextmanager

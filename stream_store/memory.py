@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from dataclasses import dataclass, field
-from datetime import UTC
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -15,15 +15,16 @@ import pyarrow.compute as pc
 from outbox.batch import SCHEMA
 from outbox.errors import StreamLocked, StreamMissing, StreamUnavailable, Trimmed, UsageError, WrongPartner
 from stream_store.outcome import judge, require_sound
+from stream_store.readers import Reader
 from stream_store.stream import Appended, Cut, Outcome, StreamCheck, StreamInfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from datetime import datetime
     from types import TracebackType
     from typing import Self
 
     from outbox.batch import EventBatch
+    from stream_store.readers import Kind
 
 
 @dataclass(slots=True)
@@ -37,7 +38,7 @@ class _Store:
     lost: list[tuple[int, int]] = field(default_factory=list)
     tail: int = 0
     trimmed_through: int = 0
-    sinks: dict[str, int] = field(default_factory=dict)
+    readers: dict[tuple[Kind, str], Reader] = field(default_factory=dict)
     has_writer: bool = False
     lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -166,14 +167,17 @@ class MemoryStream:
                 store.trimmed_through = store.batches[keep - 1].last_id
                 store.batches = store.batches[keep:]
 
-    def report_sink(self, table: str, through: int) -> None:
-        self._store.sinks[table] = through
+    def report(self, kind: Kind, name: str, through: int) -> None:
+        with self._store.lock:
+            self._store.readers[kind, name] = Reader(kind, name, through, datetime.now(UTC))
 
-    def reported(self, table: str) -> int | None:
-        return self._store.sinks.get(table)
+    def readers(self) -> list[Reader]:
+        with self._store.lock:
+            return list(self._store.readers.values())
 
-    def materialized_through(self) -> int | None:
-        return min(self._store.sinks.values(), default=None)
+    def forget(self, kind: Kind, name: str) -> None:
+        with self._store.lock:
+            self._store.readers.pop((kind, name), None)
 
     def check(self) -> StreamCheck:
         """Memory does not rot: only counts."""

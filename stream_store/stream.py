@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from outbox.batch import EventBatch
+    from stream_store.readers import Kind, Reader
 
 
 class Outcome(Enum):
@@ -140,17 +141,17 @@ class Stream(Protocol):
     def trim(self, through: int) -> None:
         """Forget events through this ID, as far as the storage units allow."""
 
-    def report_sink(self, table: str, through: int) -> None:
-        """Make known, durably, that a sink's table holds every event through this ID.
+    def report(self, kind: Kind, name: str, through: int) -> None:
+        """Make known, durably, that a table or a group has every event through this ID.
 
-        Needs no writer lock: the sink is another process than the relay.
+        Needs no writer lock: readers are other processes than the relay.
         """
 
-    def reported(self, table: str) -> int | None:
-        """What was reported of a sink's table; None when it is not known."""
+    def readers(self) -> list[Reader]:
+        """Everybody who has reported, and was not forgotten."""
 
-    def materialized_through(self) -> int | None:
-        """The lowest ID that any known sink has reached; None when no sink is known."""
+    def forget(self, kind: Kind, name: str) -> None:
+        """Know a reader no longer; nothing is kept for it then."""
 
     def close(self) -> None: ...
 

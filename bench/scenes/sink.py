@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from bench.events import batches
 from bench.measure import Measure, at_least, at_most, percentile
-from bench.rivals import spark_jobs
+from bench.rivals import dlt_pipeline, spark_jobs
 from bench.scene import Findings
 from bench.spark import SCHEMA, bench_session, sink_once, spec_of
 from spark_sink.materializer import Materializer
@@ -35,11 +35,16 @@ compare-and-set, fsync of every file). Beside it, in the same session, turn by t
 - *parquet → Delta*: the same rows from parquet files into a new Delta table, by Spark itself. No stream, no bookmark.
 - *from_json job*: the body of a foreachBatch as tutorials have it, from the same parquet files, with `txnAppId` and
   `txnVersion`; beside our sink with the same fields as typed columns, wrong rows looked for.
+- *dlt*: a pipeline in a process of its own, whose start is not counted, from the same parquet files into a Delta table by
+  its filesystem destination: Arrow tables handed on as they are (its fastest way), and dicts of the parsed JSON, which is
+  how it makes typed columns.
 
 A small batch is 1,000 rows: from the call to the durable commit, beside a bare append of the same rows, which are in
 memory already, and beside one with Delta's options for idempotent writes."""
 
 EVENTS_FULL, EVENTS_QUICK = 1_000_000, 60_000
+# One by one they take a minute for every 100,000.
+DICTS_FULL, DICTS_QUICK = 100_000, 5_000
 SMALL_ROWS = 1_000
 SMALL_BATCHES_FULL, SMALL_BATCHES_QUICK = 15, 3
 
@@ -66,6 +71,7 @@ def run(run: Run) -> Findings:
         for name, contest in contests.items():
             rates[name].append(events / _time(run.folder / f"{name}-{number}", contest))
         run.say(f"round {number + 1}: " + ", ".join(f"{name} {found[-1]:,.0f}/s" for name, found in rates.items()))
+    dlt_rates = _dlt(run, events)
     small = [_small(run, spark, number) for number in range(run.rounds)]
     sink_ms, bare_ms, options_ms, p99_ms = (tuple(column) for column in zip(*small, strict=True))
     return Findings(
@@ -82,13 +88,50 @@ def run(run: Run) -> Findings:
             Measure("parquet → Delta", "rows/s", tuple(rates["parquet"])),
             Measure("sink: stream → typed Delta", "rows/s", tuple(rates["typed"])),
             Measure("from_json job: parquet → typed Delta", "rows/s", tuple(rates["from_json"])),
+            *_against_dlt(rates, dlt_rates),
             Measure("small batch: sink", "ms", sink_ms, note="median of the round's batches"),
             Measure("small batch: sink, p99", "ms", p99_ms),
             Measure("small batch: bare append", "ms", bare_ms),
             Measure("small batch: append with txnAppId", "ms", options_ms),
         ],
-        [f"{events:,} events; small batches of {SMALL_ROWS:,} rows."],
+        [
+            f"{events:,} events; small batches of {SMALL_ROWS:,} rows.",
+            f"dlt {dlt_pipeline.VERSION}; of dicts, {run.rows(DICTS_FULL, DICTS_QUICK):,}.",
+        ],
+        {"rates": {**rates, **dlt_rates}, "small_ms": {"sink": sink_ms, "bare": bare_ms, "options": options_ms}},
     )
+
+
+def _dlt(run: Run, events: int) -> dict[str, list[float]]:
+    """dlt's rates; none where it cannot be had."""
+    try:
+        with run.step(f"dlt {dlt_pipeline.VERSION} in an environment of its own"):
+            dlt_pipeline.build()
+    except dlt_pipeline.Missing as error:
+        run.say(f"without dlt: {error}")
+        return {}
+    sizes = {"arrow": events, "dicts": run.rows(DICTS_FULL, DICTS_QUICK)}
+    found: dict[str, list[float]] = {f"dlt {way}": [] for way in sizes}
+    for number in range(run.rounds):
+        for way, rows in sizes.items():
+            lake = run.folder / f"dlt-{way}-{number}"
+            lake.mkdir()
+            found[f"dlt {way}"].append(dlt_pipeline.rate(run.folder / "parquet", lake, way, rows))
+            shutil.rmtree(lake)
+        run.say(f"round {number + 1}: " + ", ".join(f"{name} {rates[-1]:,.0f}/s" for name, rates in found.items()))
+    return found
+
+
+def _against_dlt(rates: dict[str, list[float]], dlt_rates: dict[str, list[float]]) -> list[Measure]:
+    if not dlt_rates:
+        return []
+    both = {**rates, **dlt_rates}
+    return [
+        Measure("sink against dlt", "×", _ratio(both, "sink", "dlt arrow")),
+        Measure("typed sink against dlt", "×", _ratio(both, "typed", "dlt dicts")),
+        Measure("dlt: Arrow → Delta", "rows/s", tuple(dlt_rates["dlt arrow"])),
+        Measure("dlt: dicts → typed Delta", "rows/s", tuple(dlt_rates["dlt dicts"])),
+    ]
 
 
 def _fill(url: str, events: int) -> None:

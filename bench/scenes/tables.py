@@ -35,6 +35,7 @@ OVERLAPS = {"1%": 0.01, "100%": 1.0}
 def run(run: Run) -> Findings:
     spark = bench_session()
     measures = []
+    curves: dict[str, list[tuple[int, float]]] = {}
     for base in BASE_QUICK if run.quick else BASE_FULL:
         batch_rows = run.rows(BATCH_FULL, BATCH_QUICK)
         url = f"file://{run.folder / f'stream-{base}'}"
@@ -54,7 +55,8 @@ def run(run: Run) -> Findings:
                     run.say(f"{mode}, {label} of {batch_rows:,} into {base:,}: {rate:,.0f}/s")
                     name = f"{mode}: {batch_rows:,} events, {label} of them of known keys, into {base:,}"
                     measures.append(Measure(name, "events/s", (rate,)))
-    return Findings(measures)
+                    curves.setdefault(f"{mode}, {label}", []).append((base, rate))
+    return Findings(measures, series={"rates": curves})
 
 
 def _run(spark: Any, url: str, specs: list[Any]) -> float:

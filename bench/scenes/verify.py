@@ -38,6 +38,7 @@ TABLES: dict[str, dict[str, str]] = {
 
 def run(run: Run) -> Findings:
     measures, curve = [], []
+    rates: dict[str, list[tuple[int, float]]] = {}
     for events in EVENTS_QUICK if run.quick else EVENTS_FULL:
         url = f"file://{run.folder / f'stream-{events}'}"
         specs = {
@@ -56,11 +57,12 @@ def run(run: Run) -> Findings:
         for name, table in zip(specs, document["tables"], strict=True):
             run.say(f"{name}: {table['seconds']:.1f} s, {events / table['seconds']:,.0f} events/s")
             measures.append(Measure(f"{name}: {events:,} events", "events/s", (events / table["seconds"],)))
+            rates.setdefault(name, []).append((events, events / table["seconds"]))
         measures.append(Measure(f"all of it, with the start of Spark: {events:,} events", "s", (seconds,)))
         measures.append(Measure(f"the most memory at {events:,} events", "MB", (peak_bytes / 1e6,)))
         run.say(f"{seconds:.0f} s, {peak_bytes / 1e6:,.0f} MB")
         curve.append((events, peak_bytes / 1e6))
-    return Findings(measures, series={"peak": curve})
+    return Findings(measures, series={"peak": curve, "rates": rates})
 
 
 def verify(url: str, tables: list[str]) -> tuple[dict[str, Any], float, int]:

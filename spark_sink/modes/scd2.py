@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from spark_sink.spec import TableSpec
     from spark_sink.table import State, Table
 
-_ACTION = "_action"
+_ACTION, _LAST, _FIRST = "_outbox_action", "_outbox_last", "_outbox_first"
 _START, _FLOOR, _OPEN, _COUNTS = "_outbox_start", "_outbox_floor", "_outbox_open", "_outbox_counts"
 
 
@@ -79,8 +79,8 @@ def last_before(existing: DataFrame, key: tuple[str, ...], after: int) -> DataFr
     older = existing.where(F.col(EVENT_ID) <= after)
     last = (
         older.groupBy(*(quoted(name) for name in key))
-        .agg(F.max_by(F.struct("*"), F.col(EVENT_ID)).alias("_last"))
-        .select("_last.*")
+        .agg(F.max_by(F.struct("*"), F.col(EVENT_ID)).alias(_LAST))
+        .select(f"{_LAST}.*")
     )
     closed_later = F.col(CLOSED_BY) > after
     return (
@@ -116,16 +116,16 @@ def chain(rows: DataFrame, before: DataFrame, key: tuple[str, ...]) -> tuple[Dat
     )
     desired = placed.where(~F.col(DELETE)).drop(DELETE, EVENT_TIME, _START)
     firsts = dated.groupBy(*(quoted(name) for name in key)).agg(
-        F.min_by(F.struct(F.col(_START), F.col(EVENT_ID)), F.col(EVENT_ID)).alias("_first")
+        F.min_by(F.struct(F.col(_START), F.col(EVENT_ID)), F.col(EVENT_ID)).alias(_FIRST)
     )
     closed = (
         before.where(F.col(CLOSED_BY).isNull())
         .alias("b")
         .join(firsts.alias("n"), F.expr(same_key("b", "n", key)), "inner")
-        .select("b.*", "_first")
-        .withColumn(VALID_TO, F.col(f"_first.{_START}"))
-        .withColumn(CLOSED_BY, F.col(f"_first.{EVENT_ID}"))
+        .select("b.*", _FIRST)
+        .withColumn(VALID_TO, F.col(f"{_FIRST}.{_START}"))
+        .withColumn(CLOSED_BY, F.col(f"{_FIRST}.{EVENT_ID}"))
         .withColumn(IS_CURRENT, F.lit(False))
-        .drop("_first")
+        .drop(_FIRST)
     )
     return desired, closed

@@ -42,8 +42,8 @@ class Upsert:
         rows = change.rows.drop(EVENT_TIME)
         latest = (
             rows.groupBy(*(quoted(name) for name in spec.key))
-            .agg(F.max_by(F.struct("*"), F.col(EVENT_ID)).alias("_latest"))
-            .select("_latest.*")
+            .agg(F.max_by(F.struct("*"), F.col(EVENT_ID)).alias("_outbox_latest"))
+            .select("_outbox_latest.*")
         )
         values: dict[str, str | Column] = {quoted(name): f"s.{quoted(name)}" for name in rows.columns if name != DELETE}
         with table.merging(state, change.note) as target:

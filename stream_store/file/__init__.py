@@ -5,7 +5,7 @@
     durable                      how far readers may read                            mark.py
     00000000000000000000.log     a segment: frames of Arrow record batches           segment.py, frame.py
     00000000000000000000.idx     a sealed segment's sparse index, a cache            index.py
-    sinks/*.json                 how far each known sink's table has come            sinks.py
+    readers/*.json               how far each known table and group has come         readers.py
 
 An append goes through stream.py, writer.py and disk.py; a read through stream.py, reader.py
 and segment.py. Opening for writing starts in recovery.py; sealed segments end in tidy.py.

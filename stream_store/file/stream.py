@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from outbox.errors import StreamMissing, UsageError, WrongPartner
-from stream_store.file import disk, sinks
+from stream_store.file import disk, readers
 from stream_store.file.frame import encode_events, encode_lost
 from stream_store.file.identity import has_identity, read_identity
 from stream_store.file.lock import WriterLock
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from outbox.batch import EventBatch
     from stream_store.file.mark import Mark
+    from stream_store.readers import Kind
+    from stream_store.readers import Reader as KnownReader
     from stream_store.stream import Cut
 
 SEGMENT_BYTES = 64 * 1024 * 1024
@@ -135,14 +137,14 @@ class FileStream:
         with self._lock:
             self._writing("trim").trim(through)
 
-    def report_sink(self, table: str, through: int) -> None:
-        sinks.report_sink(self.folder, table, through)
+    def report(self, kind: Kind, name: str, through: int) -> None:
+        readers.report(self.folder, kind, name, through)
 
-    def reported(self, table: str) -> int | None:
-        return sinks.reported(self.folder, table)
+    def readers(self) -> list[KnownReader]:
+        return readers.readers(self.folder)
 
-    def materialized_through(self) -> int | None:
-        return sinks.materialized_through(self.folder)
+    def forget(self, kind: Kind, name: str) -> None:
+        readers.forget(self.folder, kind, name)
 
     def close(self) -> None:
         with self._lock:

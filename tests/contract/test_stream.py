@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ from outbox.errors import (
     WrongPartner,
 )
 from stream_store import Outcome, check, open_stream
+from stream_store.readers import GROUP, TABLE, lowest, reached
 from tests.crash.stream_events import EPOCH, assert_chained, batch, chain_of, ids_of, row, rows_of
 
 if TYPE_CHECKING:
@@ -367,14 +368,26 @@ def test_closed_stream_takes_no_append(url):
         stream.append(batch([1]))
 
 
-def test_sinks_hold_back_what_they_have_not_reached(url):
+def test_readers_make_known_how_far_they_have_come(url):
     with open_stream(url, "write") as stream, open_stream(url) as reader:
-        assert stream.materialized_through() is None
-        reader.report_sink("/lake/orders", 40)
-        reader.report_sink("main.sales.orders", 7)
-        assert stream.materialized_through() == 7
-        reader.report_sink("main.sales.orders", 60)
-        assert stream.materialized_through() == 40
+        assert lowest(stream.readers(), TABLE) is None
+        reader.report(TABLE, "/lake/orders", 40)
+        reader.report(TABLE, "main.sales.orders", 7)
+        reader.report(GROUP, "main.sales.orders", 3)
+        assert lowest(stream.readers(), TABLE) == 7
+        assert lowest(stream.readers(), GROUP) == 3
+        reader.report(TABLE, "main.sales.orders", 60)
+        assert lowest(stream.readers(), TABLE) == 40
+        assert reached(stream.readers(), TABLE, "main.sales.orders") == 60
+        stream.forget(TABLE, "/lake/orders")
+        stream.forget(TABLE, "never heard of")
+        assert [
+            (each.kind, each.name, each.through) for each in sorted(stream.readers(), key=lambda each: each.kind)
+        ] == [
+            (GROUP, "main.sales.orders", 3),
+            (TABLE, "main.sales.orders", 60),
+        ]
+        assert all(abs((datetime.now(UTC) - each.reported_at).total_seconds()) < 3600 for each in stream.readers())
 
 
 def test_reader_follows_through_everything_a_writer_does(url):

@@ -46,6 +46,13 @@ class SinkProcess:
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(DEADLINE_SECONDS)
 
+    def kill_python(self) -> list[int]:
+        """SIGKILL to the Python alone; the processes of its Java, which notice it after a while."""
+        left = [pid for pid in _processes() if _name_of(pid) == "java" and os.getpgid(pid) == self._process.pid]
+        os.kill(self._process.pid, signal.SIGKILL)
+        self._process.wait(DEADLINE_SECONDS)
+        return left
+
     def wait_until_stopped(self) -> None:
         self.wait_until(lambda: _state_of(self._process.pid) == "T")
 
@@ -70,6 +77,25 @@ class SinkProcess:
             self.kill()
         if self._process.stdout is not None:
             self._process.stdout.close()
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return _state_of(pid) not in "ZX"
+    except OSError:
+        return False
+
+
+def _processes() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _name_of(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/comm") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
 
 
 def _state_of(pid: int) -> str:

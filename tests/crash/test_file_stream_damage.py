@@ -15,6 +15,7 @@ from stream_store.file.frame import encode_events, seed_of
 from stream_store.file.index import SparseIndex
 from stream_store.file.mark import MARK_NAME, encode_mark, read_mark
 from stream_store.file.segment import encode_segment_header, index_path, list_segments, segment_path
+from stream_store.readers import TABLE
 from tests.crash.stream_events import batch, ids_of, row, rows_of, wait_until_tidy
 from tests.crash.stream_faults import copy_folder
 from tests.crash.stream_relay import SMALL, append_and_acknowledge, assert_whole
@@ -261,21 +262,21 @@ def test_leftovers_of_a_crash_are_removed(folder):
     assert not (folder / f"{99999:020d}.idx").exists()
 
 
-def test_sinks_that_cannot_be_read_are_not_taken_for_none(folder):
-    """A relay that waits for its sinks tries again and says why."""
+def test_readers_that_cannot_be_read_are_not_taken_for_none(folder):
+    """A relay that waits for its tables tries again and says why."""
     with open_stream(f"file://{folder}") as stream:
-        stream.report_sink("orders", 7)
-        (report,) = (folder / "sinks").iterdir()
+        stream.report(TABLE, "orders", 7)
+        (report,) = (folder / "readers").iterdir()
         report.rename(folder / "away")
         report.mkdir()
-        with pytest.raises(StreamUnavailable, match=r"reading .*sinks: Is a directory"):
-            stream.materialized_through()
+        with pytest.raises(StreamUnavailable, match=r"reading .*readers: Is a directory"):
+            stream.readers()
         report.rmdir()
-        assert stream.materialized_through() is None
-        (folder / "sinks").rmdir()
-        (folder / "sinks").symlink_to(folder / "sinks")  # a loop; the root of a container may read any folder
-        with pytest.raises(StreamUnavailable, match=r"reading .*sinks: Too many levels"):
-            stream.materialized_through()
+        assert stream.readers() == []
+        (folder / "readers").rmdir()
+        (folder / "readers").symlink_to(folder / "readers")  # a loop; the root of a container may read any folder
+        with pytest.raises(StreamUnavailable, match=r"reading .*readers: Too many levels"):
+            stream.readers()
 
 
 def test_folder_is_its_owners_alone(folder):

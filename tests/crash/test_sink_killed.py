@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from spark_sink.delta import java_file
+from spark_sink.lock import table_lock
 from spark_sink.maintenance import optimize
 from stream_store import open_stream
-from tests.crash.sink_process import SinkProcess
+from stream_store.readers import TABLE, reached
+from tests.crash.sink_process import SinkProcess, is_running
 from tests.killed import Crash, crash_after, run_killed
 from tests.sink_case import SCHEMA, SinkCase, order, read, run, spec, tombstone
 from tests.spark import flags
@@ -35,7 +38,7 @@ STEPS = [
     ("the commit landed and did not return", "delta:Transaction.commit", 2, ("typed",)),
     ("the MERGE of an upsert landed and did not return", "modes.upsert:Upsert.apply", 1, ("upsert",)),
     ("the MERGE of an scd2 landed and did not return", "modes.scd2:Scd2.apply", 1, ("scd2",)),
-    ("in the middle of making it durable", "durability:_sync", 3, ("typed",)),
+    ("before it is made durable", "table_sink:TableSink._checked", 1, ("typed",)),
     ("before the stream is told", "table:Table.make_durable", 3, ("typed",)),
     ("after table 1 of 3", "table_sink:TableSink.step", 1, ALL),
     ("after table 2 of 3", "table_sink:TableSink.step", 2, ALL),
@@ -61,7 +64,9 @@ def test_ended_there_and_begun_again_the_tables_are_exact(case, monkeypatch, fun
     case.run(*tables, rows_max=3)
     case.assert_exact(*tables)
     with open_stream(case.url) as stream:
-        assert [stream.reported(str(case.path(table))) for table in tables] == [stream.tail()] * len(tables)
+        assert [reached(stream.readers(), TABLE, str(case.path(table))) for table in tables] == [stream.tail()] * len(
+            tables
+        )
 
 
 def test_a_crash_after_the_last_commit_is_made_known_though_nothing_is_left_to_commit(case, monkeypatch):
@@ -72,9 +77,9 @@ def test_a_crash_after_the_last_commit_is_made_known_though_nothing_is_left_to_c
         with pytest.raises(Crash):
             case.run("typed")
     with open_stream(case.url) as stream:
-        assert stream.reported(str(case.path("typed"))) == stream.tail() - 1
+        assert reached(stream.readers(), TABLE, str(case.path("typed"))) == stream.tail() - 1
         case.run("typed")
-        assert stream.reported(str(case.path("typed"))) == stream.tail()
+        assert reached(stream.readers(), TABLE, str(case.path("typed"))) == stream.tail()
 
 
 @pytest.mark.parametrize("step", ["table:Table.create", "table_sink:TableSink._begin"])
@@ -110,7 +115,7 @@ def test_ended_after_optimize(case, monkeypatch):
     case.run(*ALL)
     with case.open("typed") as sink, monkeypatch.context() as patch:
         (table,) = [each.table for each in sink.sinks]
-        crash_after(patch, "spark_sink.maintenance:files_of", 2)
+        crash_after(patch, "spark_sink.maintenance.files_of", 2)
         with pytest.raises(Crash):
             optimize(table)
     case.emit(*FOUR)
@@ -181,9 +186,28 @@ def test_killed_while_java_writes_files(spark, tmp_path, mode):
 
 
 @pytest.mark.slow
+def test_the_java_of_a_killed_sink_keeps_the_lock_until_it_is_gone(spark, tmp_path):
+    """Its commit may still land, on a disk where two commits at once may both succeed."""
+    case = SinkCase(spark, tmp_path)
+    case.emit(*(order(f"k-{at}", 1) for at in range(4)))
+    nap = "reflect('java.lang.Thread', 'sleep', 1000L) AS nap"
+    given = ["--stream", case.url, "--table", str(tmp_path / "t"), "--select", "subject", "--select", nap, "--once"]
+    with SinkProcess(*given) as sink:
+        # Made, and empty: the batch is under way.
+        sink.wait_until(lambda: any((tmp_path / "t").glob("*.parquet")))
+        left = sink.kill_python()
+        assert left
+        with table_lock(tmp_path / "t", java_file(spark)):
+            assert [pid for pid in left if is_running(pid)] == []
+    quick = spec(tmp_path / "t", select=("subject", "CAST(NULL AS STRING) AS nap"))
+    assert run(spark, case.url, quick) == [4]
+    assert read(tmp_path / "t", "_event_id") == [(1,), (2,), (3,), (4,)]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("table", "function"),
-    [("typed", "spark_sink.delta:Transaction.mark"), ("scd2", "spark_sink.modes.scd2:_source")],
+    [("typed", "spark_sink.delta:Transaction.mark"), ("scd2", "spark_sink.modes.scd2._source")],
 )
 def test_stopped_while_another_takes_over_and_then_it_goes_on(spark, tmp_path, table, function):
     """Without the lock, which a process that is stopped keeps: what it had in hand is refused, or changes nothing."""

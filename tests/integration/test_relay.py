@@ -19,6 +19,7 @@ from outbox.errors import ConflictingRow, LateRow, SchemaError, Unsupported, Wro
 from outbox.info import read_info
 from outbox.names import OutTable
 from stream_store import open_stream
+from stream_store.readers import TABLE
 from tests.integration.relays import (
     RelayThread,
     deleted_through,
@@ -68,7 +69,7 @@ def materialized(options: RelayOptions) -> RelayOptions:
 
 def let_delete(options: RelayOptions) -> None:
     with contextlib.closing(open_stream(options.stream)) as stream:
-        stream.report_sink("everything", 1_000_000)
+        stream.report(TABLE, "everything", 1_000_000)
 
 
 def test_once_drains_cleans_up_and_exits_0(outbox: RelayOptions):
@@ -232,12 +233,12 @@ def test_delete_after_materialized_waits_for_every_known_sink(outbox: RelayOptio
     with RelayThread(waiting):
         until(lambda: stream_tail(outbox.stream) == 5, "everything is in the stream")
         with contextlib.closing(open_stream(outbox.stream)) as stream:
-            stream.report_sink("orders", 5)
-            stream.report_sink("customers", 4)
+            stream.report(TABLE, "orders", 5)
+            stream.report(TABLE, "customers", 4)
     assert table_ids(outbox) == [1, 2, 3, 4, 5]
     with RelayThread(waiting):
         with contextlib.closing(open_stream(outbox.stream)) as stream:
-            stream.report_sink("customers", 5)
+            stream.report(TABLE, "customers", 5)
         until(lambda: table_ids(outbox) == [], "both sinks are there")
     assert deleted_through(outbox) == 5
 

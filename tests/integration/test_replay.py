@@ -13,9 +13,11 @@ from deltalake import DeltaTable, write_deltalake
 
 from outbox.errors import EventsTrimmed, TableChanged, Trimmed, UsageError
 from spark_sink.acceptance import accept
+from spark_sink.dead_letters import DeadLetters
 from spark_sink.rebuild import Rebuild
 from spark_sink.replay import Replay
 from spark_sink.table_sink import SinkOptions
+from spark_sink.tasks import tell_nobody
 from stream_store import open_stream
 from tests.killed import Crash, crash_after, run_killed
 from tests.program import report
@@ -43,17 +45,29 @@ def case(spark, tmp_path):
 
 
 def replay(case: SinkCase, table: str, after: int | None = None, through: int | None = None, **more: Any) -> Any:
-    dry = more.pop("dry", False)
+    dry, tell = more.pop("dry", False), more.pop("tell", tell_nobody)
     with open_stream(case.url) as stream:
-        return Replay(case.spark, stream, case.specs(table)[0], SinkOptions(**more)).run(after, through, dry=dry)
+        found = Replay(case.spark, stream, case.specs(table)[0], SinkOptions(**more), tell)
+        return found.run(after, through, dry=dry)
 
 
 def rebuild(case: SinkCase, table: str, described: dict[str, Any] | None = None, **more: Any) -> Any:
     how = {name: more.pop(name) for name in ("dry", "force") if name in more}
+    tell = more.pop("tell", tell_nobody)
     wanted = case.specs(table)[0]
     wanted = replace(wanted, **described) if described else wanted
     with open_stream(case.url) as stream:
-        return Rebuild(case.spark, stream, wanted, SinkOptions(**more)).run(**how)
+        return Rebuild(case.spark, stream, wanted, SinkOptions(**more), tell).run(**how)
+
+
+class Told:
+    """How far each step has come, and how far it goes."""
+
+    def __init__(self) -> None:
+        self.steps: dict[str, tuple[int, int]] = {}
+
+    def __call__(self, done: int, of: int, step: str = "", /) -> None:
+        self.steps[step] = (done, of)
 
 
 def vandalize(case: SinkCase, table: str, key: str = "_event_id") -> None:
@@ -113,8 +127,12 @@ def test_keys_of_a_range_are_recomputed_and_a_deleted_key_stays_deleted(case):
 
     found = replay(case, "upsert", 0, 6, dry=True).difference
     assert (found.insert_ids, found.update_ids, found.delete_ids) == ((6,), (8,), (2,))
-    done = replay(case, "upsert", 0, 6)
+    told = Told()
+    done = replay(case, "upsert", 0, 6, tell=told)
     assert (done.commits, done.last_id, done.bookmark) == (1, 6, 9)
+    [(step, (tasks, of))] = told.steps.items()
+    assert step == f"recomputing keys of {case.path('upsert')}"
+    assert tasks == of
     case.assert_exact("upsert")
 
 
@@ -169,6 +187,27 @@ def test_ranges_that_cannot_be_replayed(case):
         replay(case, "scd2")
 
 
+@pytest.mark.parametrize("table", ["append", "upsert"])
+def test_a_range_does_not_go_beyond_a_bookmark_that_was_put_back_meanwhile(case, monkeypatch, table):
+    case.emit(*EVENTS)
+    case.run(table, through=4)
+    case.run(table)
+    span = Replay._range
+
+    def held(*args: Any) -> Any:
+        found = span(*args)
+        DeltaTable(str(case.path(table))).restore(1)
+        case.run(table, through=4, after_restore="replay")
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Replay, "_range", held)
+        with pytest.raises(TableChanged, match="its bookmark went back to 4 while the range through 9"):
+            replay(case, table)
+    case.run(table)
+    case.assert_exact(table)
+
+
 def test_a_replay_that_was_killed_goes_on(case):
     case.emit(*EVENTS)
     case.run("append")
@@ -190,8 +229,11 @@ def test_a_restored_table_is_made_anew(case):
     with pytest.raises(TableChanged, match="a range is not enough"):
         replay(case, "upsert")
     assert rebuild(case, "upsert", dry=True).difference.insert == 1
-    done = rebuild(case, "upsert")
+    told = Told()
+    done = rebuild(case, "upsert", tell=told)
     assert (done.bookmark, done.resumed_at) == (4, None)
+    assert list(told.steps) == ["", f"putting the new {case.path('upsert')} in place"]
+    assert told.steps[""] == (4, 4)
     case.assert_exact("upsert", through=4)
     assert not case.path("upsert__rebuild").exists()
     case.run("upsert")
@@ -286,6 +328,66 @@ def test_a_rebuild_that_was_killed_goes_on_and_says_so(case):
     done = report(*words, *flags())
     assert (done["resumed_at"], done["bookmark"]) == (8, 9)
     case.assert_exact("append")
+
+
+@pytest.mark.parametrize("internals", [None, False], ids=["inside", "public"])
+def test_a_rebuild_without_a_lock_begins_again_where_the_live_sink_has_come_to(case, monkeypatch, internals):
+    """The live sink commits rows and dead letters while the letters are exchanged and the rows are not."""
+    case.emit(*EVENTS)
+    case.run("typed")
+    tail = case.emit(order("e", 10), order("f", "a lot"), order("g", 12))
+    adopt, times = DeadLetters.adopt, []
+
+    def held(*args: Any, **named: Any) -> None:
+        adopt(*args, **named)
+        times.append(args)
+        if len(times) == 1:
+            case.run("typed", lock=False, internals=internals)
+
+    monkeypatch.setattr(DeadLetters, "adopt", held)
+    assert rebuild(case, "typed", lock=False, internals=internals).bookmark == tail
+    assert len(times) == 2
+    case.assert_exact("typed")
+    case.emit(order("h", 13))
+    case.run("typed")
+    case.assert_exact("typed")
+
+
+def test_a_shadow_that_is_ahead_of_the_table_brings_its_bookmark_along(case, monkeypatch):
+    case.emit(*EVENTS)
+    case.run("typed", through=4)
+    case.run("typed")
+    with monkeypatch.context() as patch:
+        crash_after(patch, "spark_sink.dead_letters:DeadLetters.adopt")
+        with pytest.raises(Crash):
+            rebuild(case, "typed")
+    DeltaTable(str(case.path("typed"))).restore(1)
+    case.run("typed", through=4, after_restore="replay")
+    done = rebuild(case, "typed")
+    assert (done.resumed_at, done.bookmark) == (9, 9)
+    case.assert_exact("typed")
+    case.emit(order("e", 10))
+    case.run("typed")
+    case.assert_exact("typed")
+
+
+def test_a_stream_that_is_trimmed_while_a_rebuild_begins_stops_it(case, monkeypatch):
+    write_stream(case.url + "?segment_bytes=1", EVENTS, frame_rows=1)
+    case.run("append")
+    versions = case.versions("append")
+    takes_drops = Rebuild._takes_drops
+
+    def held(*args: Any) -> bool:
+        with open_stream(case.url, "write") as stream:
+            stream.trim(4)
+        return takes_drops(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Rebuild, "_takes_drops", held)
+        with pytest.raises(EventsTrimmed, match="trimmed through ID 4 while the rebuild"):
+            rebuild(case, "append")
+    assert case.versions("append") == versions
+    assert not case.path("append__rebuild").exists()
 
 
 def test_a_trimmed_stream_is_not_rebuilt_from_without_force(case):

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import time
+from typing import TYPE_CHECKING
+
 import pytest
 from deltalake import DeltaTable
 
 from outbox.errors import TableChanged
+from spark_sink.maintenance import Maintenance, files_of, last_optimized
 from tests.sink_case import SinkCase, order
+
+if TYPE_CHECKING:
+    from spark_sink.table_sink import TableSink
 
 EVENTS = [order("a", 1), order("b", 2), order("a", 3)]
 
@@ -31,6 +38,44 @@ def test_a_table_is_shown_and_its_files_are_joined(case, outbox_here):
     case.emit(order("c", 4))
     case.run("append")
     case.assert_exact("append")
+
+
+def test_a_table_is_optimized_when_its_own_history_says_that_it_is_time(case, monkeypatch):
+    case.emit(*EVENTS)
+    with case.open("append", "upsert", rows_max=1) as sink:
+        sink.run_once()
+        append, upsert = sink.sinks
+        made = last_optimized(append.table)
+        assert made == case.sql("DESCRIBE HISTORY {table}", "append")[-1]["timestamp"].timestamp()
+
+        def run_at(seconds: float, *failed: TableSink) -> int:
+            """A sink that begins then; the files that it leaves."""
+            monkeypatch.setattr(time, "time", lambda: made + seconds)
+            Maintenance(sink.sinks, 3600, None).run_due(failed)
+            return files_of(append.table).files
+
+        assert run_at(3599) == 3
+        assert run_at(3700, append) == 3
+        # One that fails does not end the others.
+        monkeypatch.setattr(upsert.table, "exists", lambda: 1 / 0)
+        assert run_at(3700) == 1
+        assert last_optimized(append.table) > made
+    case.run("append")
+    case.assert_exact("append")
+
+
+def test_a_time_that_delta_would_refuse_is_refused_when_the_sink_begins(case, outbox_here):
+    case.emit(*EVENTS)
+    where = ("--stream", case.url, "--table", str(case.path("append")))
+    often = ("--optimize-every", "1h", "--vacuum-after")
+    assert "below 168 hours" in outbox_here("sink", *where, "--once", *often, "2d", code=2)
+    assert not case.path("append").exists()
+    case.run("append")
+    case.sql(
+        "ALTER TABLE {table} SET TBLPROPERTIES ('delta.deletedFileRetentionDuration' = 'interval 1 days')", "append"
+    )
+    outbox_here("sink", *where, "--once", *often, "2d")
+    assert "below 24 hours" in outbox_here("sink", *where, "--once", *often, "12h", code=2)
 
 
 def test_what_others_wrote_is_accepted_by_a_person(case, outbox_here):

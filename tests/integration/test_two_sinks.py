@@ -7,10 +7,14 @@ the tables exact is that a commit depends on the bookmark it was computed from.
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql import SparkSession
 
+from spark_sink.maintenance import optimize
+from spark_sink.materializer import Materializer
 from spark_sink.modes import scd2
 from tests.sink_case import SinkCase, order, tombstone
 
@@ -131,7 +135,6 @@ def test_two_sinks_may_both_take_a_new_field_into_the_schema(spark, make_stream,
     url = make_stream(order("a", 1))
     run(spark, url, table)
     make_stream(order("b", 2), {"subject": "c", "data": {"order": "c", "total": 3, "city": "Bern"}}, order("d", 4))
-    from spark_sink.materializer import Materializer
     from spark_sink.table_sink import SinkOptions
 
     with Materializer(spark, url, [table], SinkOptions(lock=False)) as first:
@@ -143,3 +146,28 @@ def test_two_sinks_may_both_take_a_new_field_into_the_schema(spark, make_stream,
         first.run_once()
         assert hold.done
     assert read(tmp_path / "t", "_event_id", "city") == [(1, None), (2, None), (3, "Bern"), (4, None)]
+
+
+def test_upkeep_and_changed_descriptions_that_meet_a_commit_of_another_are_tried_again(case, monkeypatch):
+    """As Delta refuses them: nothing of them is done."""
+    case.emit(*SIX)
+    case.run("append", rows_max=2)
+    sql = SparkSession.sql
+    refused: list[str] = []
+
+    def once_refused(session: Any, text: str, *args: Any, **named: Any) -> Any:
+        kind = text.split(maxsplit=1)[0]
+        if kind in ("ALTER", "OPTIMIZE") and kind not in refused:
+            refused.append(kind)
+            raise RuntimeError(
+                "io.delta.exceptions.MetadataChangedException: [DELTA_METADATA_CHANGED] The metadata has changed"
+            )
+        return sql(session, text, *args, **named)
+
+    monkeypatch.setattr(SparkSession, "sql", once_refused)
+    with Materializer(case.spark, case.url, [replace(case.specs("append")[0], types=("order.*",))]) as sink:
+        sink.run_once()
+        before, after = optimize(sink.sinks[0].table)
+    assert sorted(refused) == ["ALTER", "OPTIMIZE"]
+    assert (before.files, after.files) == (3, 1)
+    case.assert_exact("append")

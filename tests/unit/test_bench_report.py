@@ -71,7 +71,7 @@ def test_report_lists_each_budget_once_with_its_verdict():
             Measure("rate", "rows/s", (500_000.0,), note="for information"),
         ),
     )
-    text = write_report(results, list(SCENES), None)
+    text = write_report(results, list(SCENES), {})
     assert "| Drain: against ADBC | ≥ 0.75× | 0.80× | 0.70× – 0.90× | met |" in text
     assert "| rate | 500,000 rows/s |  |  | for information |" in text
     assert "| cores | 2 |" in text
@@ -81,7 +81,7 @@ def test_report_lists_each_budget_once_with_its_verdict():
 
 def test_report_says_when_figures_are_quick_or_the_machine_was_busy():
     result = scene("tap", Measure("rate", "events/s", (1.0,)), quick=True, busy_share=0.5)
-    text = write_report(Results(MACHINE, {"tap": result}), list(SCENES), None)
+    text = write_report(Results(MACHINE, {"tap": result}), list(SCENES), {})
     assert "`--quick`" in text
     assert "**The machine was not quiet**" in text
     assert "tap 50%" in text

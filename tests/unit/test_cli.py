@@ -115,6 +115,7 @@ def test_version() -> None:
         (["relay", "--database", "sqlite:///x.db", "--stream", "file:x", "--lease", "0s"], "--lease: '0s' is too short: the least is 500ms"),
         (["relay", "--database", "sqlite:///x.db", "--stream", "file:x", "--idle-poll", "0s"], "the least is 1ms"),
         (["relay", "--database", "sqlite:///x.db", "--stream", "file:x", "--batch-rows", "0"], "'0' is not a whole number above 0"),
+        (["sink", "--stream", "file:x", "--table", "t", "--vacuum-after", "9d"], "--vacuum-after goes with --optimize-every"),
         (["demo", "--kills", "-1"], "-1 is not in the range x>=0"),
         (["demo", "--orders", "-5"], "-5 is not in the range x>=1"),
         (["demo", "--folder", "/proc/x"], "error: --folder /proc/x cannot be used: No such file"),

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from spark_sink.delta import Commit, FileChange
-from spark_sink.guard import HARMLESS, bookmark_at, judge, restored_version, same_files_as
+from spark_sink.guard import HARMLESS, bookmark_at, judge, restored_version, same_files_as, undone_since
 from spark_sink.note import Note, app_id_of
 from spark_sink.replay import done_through
 
@@ -132,6 +132,14 @@ def test_a_history_that_does_not_reach_back_to_our_last_commit_proves_nothing():
     assert not judge([theirs(9, "OPTIMIZE"), ours(8, 80, seen=5)], APP).whole
 
 
+def test_a_history_without_the_newest_version_proves_nothing():
+    """Its commit file is gone, or cannot be seen from here."""
+    assert not judge([], APP).whole
+    assert not judge([], APP, known_version=7, newest=8).ok
+    assert not judge([ours(8, 80)], APP, newest=9).whole
+    assert judge([ours(9, 90)], APP, newest=9).ok
+
+
 def test_what_was_judged_before_is_not_judged_again():
     assert judge([ours(6, 60), theirs(5, "DELETE"), ours(4, 40)], APP, known_version=5).ok
 
@@ -154,6 +162,21 @@ def test_the_bookmark_after_restores_of_restores():
     for to, bookmark in [(2, 20), (3, 10), (4, 10), (0, 0)]:
         assert bookmark_at([restore(6, to), *history], 6, APP) == bookmark
     assert bookmark_at([restore(7, 6), restore(6, 2), *history], 7, APP) == 20
+
+
+def test_what_restores_have_undone_since_the_commit_that_the_rows_stand_for():
+    redrive = ours(3, 30, "MERGE", role="redrive", after=4, through=5)
+    commits = [restore(5, 2), ours(4, 40, after=30), redrive, ours(2, 30), ours(1, 10)]
+    assert [version for version, _ in undone_since(commits, 5, APP)] == [3, 4]
+    # What was redriven again, or repaired, since then is in effect.
+    assert [version for version, _ in undone_since([ours(6, 40, role="repair"), *commits], 6, APP)] == [3, 4]
+    # So is what another RESTORE has brought back.
+    assert [version for version, _ in undone_since([restore(6, 3), *commits], 6, APP)] == [4]
+    assert undone_since([ours(6, 30, role="reset", seen=5), *commits], 6, APP) == ()
+    # The bookmark may have had another name meanwhile.
+    renamed = ours(3, 30, "MERGE", role="redrive", app_id=f"{APP}/generation")
+    assert [version for version, _ in undone_since([restore(4, 2), renamed, ours(2, 30)], 4, APP)] == [3]
+    assert undone_since([restore(2, 0), ours(1, 10), theirs(0, "CREATE TABLE")], 2, APP)[0][0] == 1
 
 
 def test_the_bookmark_is_not_guessed():

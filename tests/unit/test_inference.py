@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from outbox.errors import UsageError
 from spark_sink import inference
+from spark_sink.evolution import joined_news
+from spark_sink.inference import news
 from spark_sink.typed import extended, infer, joined, parse, schema_from_ddl, to_ddl, unknown_fields, wider
 
 
@@ -92,9 +94,34 @@ def test_values_of_different_kinds_go_by_the_majority():
     assert ddl(infer(texts({"a": [1, "x", "y"]}))) == "a array<string>"
 
 
-def test_names_that_no_column_can_have_are_left_in_the_data():
-    found = infer(texts({"_error": 1, "_event_id": 2, "a b": 3, "": 4, "Total": 5, "total": 6, "id": 7, "\ud800": 8}))
-    assert ddl(found) == "Total bigint, id bigint"
+UNFIT = ("_error", "_event_id", "_outbox_x", "_delete", "_Valid_From", "_closed_by", "a b", "", "\ud800")
+
+
+def test_names_that_no_column_can_have_are_left_out_and_told_of():
+    values = {**dict.fromkeys(UNFIT, 1), "Total": 5, "total": 6, "id": 7, "data_id": 8, "never": None}
+    assert ddl(infer(texts(values))) == "Total bigint, id bigint"
+    found = news(
+        texts(values, {"data_type": 1, "o": {"_error": 1, "a b": 2}, "l": [{"=": 1}]}, {"type": 2}), infer(texts())
+    )
+    assert set(found.fields) == {"Total", "id", "data_type", "o"}
+    assert found.left_out == {*UNFIT[:-1], "\\ud800", "total", "data_id", "type", "o.a b", "l.="}
+    # In an object any name will do that Delta takes.
+    assert found.fields["o"] == pa.struct([("_error", pa.int64())])
+
+
+def test_a_field_whose_column_another_has_is_not_new():
+    schema = schema_from_ddl("type string, data_id bigint")
+    found = news(texts({"data_type": "x", "id": 1, "ID": 2, "new": 1}), schema)
+    assert found.fields == {"new": pa.int64()}
+    assert found.left_out == {"data_type", "id", "ID"}
+
+
+def test_pieces_that_want_the_same_column_are_told_apart():
+    schema = schema_from_ddl("a bigint")
+    one, other = pa.int64(), pa.string()
+    found = joined_news([("B", one), ("b", other), ("data_id", one), ("id", one), ("x y", None), ("z", one)], schema)
+    assert found.fields == {"B": one, "data_id": one, "z": one}
+    assert found.left_out == {"b", "id", "x y"}
 
 
 def test_no_unknown_field_is_found_where_there_is_none():
