@@ -51,6 +51,8 @@ class StreamInfo:
     lost: tuple[tuple[int, int], ...]
     segments: int
     size_bytes: int
+    # Made by compaction: it holds the latest event of each subject, and no relay appends to it.
+    compacted: bool = False
 
 
 class Cut(NamedTuple):

@@ -1,0 +1,31 @@
+"""Redaction: an event whose content was erased on request. Its ID, type, subject and time stay, and so does the chain.
+
+A redacted event has no data, no headers, and a content type that says so: it is no tombstone.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+REDACTED_CONTENT_TYPE = "application/vnd.outbox.redacted"
+_ERASED = ("data", "data_bytes", "headers")
+
+
+def redacted(rows: pa.RecordBatch, ids: pa.Int64Array) -> pa.RecordBatch:
+    """The rows, those with one of these IDs without their content."""
+    chosen = pc.is_in(rows.column("id"), value_set=ids)
+    columns = []
+    for field in rows.schema:
+        column = rows.column(field.name)
+        if field.name in _ERASED:
+            column = pc.if_else(chosen, pa.scalar(None, field.type), column)
+        elif field.name == "datacontenttype":
+            column = pc.if_else(chosen, pa.scalar(REDACTED_CONTENT_TYPE, field.type), column)
+        columns.append(column)
+    return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
+
+
+def is_redacted(rows: pa.RecordBatch | pa.Table) -> pa.BooleanArray | pa.ChunkedArray:
+    """True for each row whose content was erased."""
+    return pc.fill_null(pc.equal(rows.column("datacontenttype"), REDACTED_CONTENT_TYPE), False)
