@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 COMPAT := .venv-compat
 COMPAT_PAIR := 'pyspark==4.0.*' 'delta-spark==4.0.*'
 
-.PHONY: help setup servers demo lint types test test-sink test-fast test-compat bench docs wheel clean
+.PHONY: help setup servers demo lint types test test-long test-fast test-compat bench docs wheel clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -38,16 +38,18 @@ lint: setup  ## ruff
 types: setup  ## mypy --strict
 	$(BIN)/mypy
 
-# Most tests wait for a server, a lease or a lock: PYTEST_FLAGS='-n 2 --dist loadgroup' runs two at a
-# time. What belongs together (a file, everything on Spark) stays in one process: tests/conftest.py.
+# Most tests wait for a server, a lease or a lock, so four processes keep two cores busy. What belongs together
+# (a file, a Spark session) stays in one of them: tests/conftest.py. PYTEST_FLAGS= runs one test after the other.
+PYTEST_FLAGS ?= -n 4 --dist loadgroup
+
 test: setup servers lint types  ## everything: lint, types, all tests
 	$(BIN)/python -m pytest -m 'not long' $(PYTEST_FLAGS)
 
-test-sink: setup servers  ## the sink's long tests: crashes, guards, repairs, a cluster
-	$(BIN)/python -m pytest -m long $(PYTEST_FLAGS)
+test-long: setup servers  ## more of the same: wider bounds of the model, longer storms of writers
+	$(BIN)/python -m pytest -m long
 
-test-fast: setup servers lint types  ## a few minutes, for the inner loop
-	$(BIN)/python -m pytest -m 'not slow and not long' -x tests/unit tests/contract tests/model tests/integration
+test-fast: setup servers lint types  ## a few minutes, for the inner loop: no Spark, no crashes
+	$(BIN)/python -m pytest -m 'not slow and not long and not spark' -x -n 2 --dist loadgroup tests/unit tests/contract tests/model tests/integration
 
 test-compat: servers $(COMPAT)/.installed  ## the Spark tests marked compat, on the oldest supported Spark and Delta
 	$(COMPAT)/bin/python -m pytest -m compat

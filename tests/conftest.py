@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,30 +28,33 @@ hypothesis.settings.load_profile("outbox")
 DATABASES = ["postgresql", "mariadb", "mysql", "sqlite"]
 
 
-# Minutes of Spark each: `make test-sink` runs them, until they are quick enough for `make test`.
-LONG = {
-    "test_dlq.py",
-    "test_independent_readers.py",
-    "test_redrive_properties.py",
-    "test_replay.py",
-    "test_sink_catalog.py",
-    "test_sink_guards.py",
-    "test_sink_killed.py",
-    "test_sink_properties.py",
-    "test_sink_tables.py",
-    "test_spark_cluster.py",
-    "test_table_commands.py",
-    "test_two_sinks.py",
-}
+# Spark takes about as long as everything else together, and a session of it more than one core only at times.
+SPARK_LANES = 2
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in this same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With `-n 2`: one process per file, and one for all that share the Spark session."""
+    """With `-n 4`: each file stays in one process, and those that share a Spark session in the same, which begin first."""
+    lanes = _spark_lanes(Counter(item.path.name for item in items if _on_spark(item)))
     for item in items:
-        if item.path.name in LONG:
-            item.add_marker(pytest.mark.long)
-        on_spark = "spark" in getattr(item, "fixturenames", ())
-        item.add_marker(pytest.mark.xdist_group("spark" if on_spark else str(item.path)))
+        if _on_spark(item):
+            item.add_marker(pytest.mark.spark)
+        item.add_marker(pytest.mark.xdist_group(lanes[item.path.name] if _on_spark(item) else item.path.name))
+    items.sort(key=lambda item: not _on_spark(item))
+
+
+def _spark_lanes(tests: Counter[str]) -> dict[str, str]:
+    """The lane of each file, so that all lanes have about as many tests."""
+    lanes: dict[str, str] = {}
+    load = dict.fromkeys((f"spark {number}" for number in range(SPARK_LANES)), 0)
+    for name, count in sorted(tests.items(), key=lambda each: (-each[1], each[0])):
+        lanes[name] = min(load, key=lambda lane: load[lane])
+        load[lanes[name]] += count
+    return lanes
+
+
+def _on_spark(item: pytest.Item) -> bool:
+    return "spark" in getattr(item, "fixturenames", ())
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,12 @@ MASTER = "local[2]"
 SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.driver.memory": "1g",
+    # Tables of a few rows: compiling each query, planning it again by what its first stage found, and choosing files
+    # by their statistics take a third of the time. The demo, the examples and the cluster run with Spark's own settings.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.databricks.delta.stats.skipping": "false",
     # Without the optimizing compiler a session starts, and writes its first table, in half the time. But then Java keeps
     # only 48 MB of compiled code, which Spark fills in minutes: from then on it throws code away and compiles it again.
     "spark.driver.extraJavaOptions": (

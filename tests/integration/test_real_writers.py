@@ -236,7 +236,7 @@ def test_sqlite_stream_is_what_was_committed(sqlite_url: str, stream_url: str, t
     run_storm(installed(sqlite_url, stream_url), tmp_path, 6, writers=3, two_phase=False)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("database", ["postgresql", "mariadb"])
 def test_two_minutes_of_writers_lose_nothing(
     database: str, request: pytest.FixtureRequest, stream_url: str, tmp_path: Path

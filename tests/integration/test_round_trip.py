@@ -136,7 +136,11 @@ def test_known_content_is_in_the_stream_byte_for_byte(outbox: RelayOptions):
     check(outbox, FIXED)
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=8,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.data_too_large],
+)
 @given(wanted=st.lists(events, min_size=10, max_size=40))
 def test_any_content_is_in_the_stream_byte_for_byte(outbox: RelayOptions, wanted: list[dict[str, Any]]):
     check(outbox, wanted)

@@ -10,7 +10,7 @@ relays and of the server, a power loss under the stream, a stream that loses its
 transaction, relays, and which accidents may happen. A crash of a relay may happen at every
 step and any number of times; a server crash, and a stream that goes back in time, once.
 Within these bounds the search is complete; each test prints how many states it saw: about
-5 million in all, and 28 million more within the wider bounds that are marked slow.
+5 million in all, and 28 million more within the wider bounds that are marked long.
 
 In every state (the numbers are those of DESIGN.md, section 4): each event is a committed
 row (1), IDs strictly increase (2), no committed row is recorded as dead, before or after
@@ -142,7 +142,7 @@ def test_no_interleaving_breaks_an_invariant(name: str) -> None:
     check(name, CONFIGURATIONS[name])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", SLOW_CONFIGURATIONS)
 def test_no_interleaving_breaks_an_invariant_within_wider_bounds(name: str) -> None:
     check(name, SLOW_CONFIGURATIONS[name])
