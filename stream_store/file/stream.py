@@ -16,11 +16,12 @@ from stream_store.file.lock import WriterLock
 from stream_store.file.reader import Reader, published_mark
 from stream_store.file.recovery import create_stream
 from stream_store.file.writer import Writer
-from stream_store.outcome import judge, require_sound
+from stream_store.outcome import judge, require_sound, require_unused
+from stream_store.redaction import id_set
 from stream_store.stream import Appended, Outcome, StreamInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
     from types import TracebackType
     from typing import Self
@@ -86,6 +87,7 @@ class FileStream:
             lost=identity.lost,
             segments=segments,
             size_bytes=size_bytes,
+            compacted=identity.compacted,
         )
 
     def bind(self, outbox_id: str, source: str) -> None:
@@ -100,6 +102,12 @@ class FileStream:
             if (bound, writer.identity.source) != (outbox_id, source):
                 writer.change_identity(replace(writer.identity, outbox_id=outbox_id, source=source))
 
+    def begin(self, through: int, *, compacted: bool = False) -> None:
+        with self._lock:
+            writer = self._writing("begin")
+            require_unused(self.info())
+            writer.begin(through, compacted=compacted)
+
     def tail(self) -> int:
         with disk.reporting("reading", self.folder):
             return self._position().tail
@@ -112,6 +120,9 @@ class FileStream:
             if result.outcome is Outcome.APPENDED:
                 writer.append(partial(encode_events, batch))
             return result
+
+    def settle(self) -> int:
+        return self.tail()
 
     def read(self, after: int, through: int | None = None) -> Iterator[EventBatch]:
         return self._reader.read(after, through)
@@ -136,6 +147,10 @@ class FileStream:
     def trim(self, through: int) -> None:
         with self._lock:
             self._writing("trim").trim(through)
+
+    def redact(self, ids: Sequence[int]) -> int:
+        with self._lock:
+            return self._writing("redact").redact(id_set(ids))
 
     def report(self, kind: Kind, name: str, through: int) -> None:
         readers.report(self.folder, kind, name, through)
