@@ -19,15 +19,9 @@ from cli.settings import load_one
 from outbox.errors import OutboxError, StreamMissing, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from outbox.batch import EventBatch
     from stream_store import Stream
     from stream_store.cloudevents import TypeFilter
 
-# Small batches are put together up to this size: lines cost least by the ten thousand.
-GATHER_ROWS = 50_000
-GATHER_BYTES = 32 << 20
 POLL_SECONDS_MIN = 0.002
 POLL_SECONDS_MAX = 0.05
 MISSING_POLL_SECONDS = 0.2
@@ -143,6 +137,7 @@ def _write_all(
     stop: threading.Event,
 ) -> None:
     from stream_store.cloudevents import for_terminal, to_lines
+    from stream_store.gathering import gather
     from stream_store.json_text import as_buffer
 
     source: str | None = None
@@ -163,28 +158,6 @@ def _write_all(
             return
         pause_seconds = POLL_SECONDS_MIN if after > seen else min(pause_seconds * 1.5, POLL_SECONDS_MAX)
         stop.wait(pause_seconds)
-
-
-def gather(batches: Iterable[EventBatch]) -> Iterator[EventBatch]:
-    """The same events in larger batches, where the chain from one to the next is whole."""
-    from outbox.batch import concatenate
-
-    held: list[EventBatch] = []
-    rows = size_bytes = 0
-    try:
-        for batch in batches:
-            rows += len(batch)
-            size_bytes += batch.rows.nbytes
-            if held and (rows > GATHER_ROWS or size_bytes > GATHER_BYTES or batch.prev_id != held[-1].last_id):
-                yield concatenate(held)
-                held, rows, size_bytes = [], len(batch), batch.rows.nbytes
-            held.append(batch)
-    except OutboxError:
-        if held:  # what comes before the damage
-            yield concatenate(held)
-        raise
-    if held:
-        yield concatenate(held)
 
 
 class Sink:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from cli.tap import gather
+from stream_store.gathering import gather
 from outbox.batch import SCHEMA, EventBatch
 from stream_store import open_stream
 from tests.program import TIMEOUT_SECONDS, command, environment, run, start, succeed
