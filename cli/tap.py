@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -21,6 +22,7 @@ from outbox.errors import OutboxError, StreamMissing, UsageError
 if TYPE_CHECKING:
     from stream_store import Stream
     from stream_store.cloudevents import TypeFilter
+    from stream_store.stream import Readable
 
 POLL_SECONDS_MIN = 0.002
 POLL_SECONDS_MAX = 0.05
@@ -33,6 +35,7 @@ MISSING_POLL_SECONDS = 0.2
         "outbox tap --stream file:///var/lib/outbox/shop | jq .type",
         "outbox tap --stream file:///var/lib/outbox/shop --from 2026-03-01T12:00:00Z --follow",
         "outbox tap --stream file:///var/lib/outbox/shop --from latest --follow --types 'order.*'",
+        "outbox tap --stream file:///var/lib/outbox/shop --snapshot file:///var/lib/outbox/shop-2026-03 --follow",
         "mkfifo events && outbox tap --stream file:///var/lib/outbox/shop --follow --output events",
     ),
 )
@@ -47,6 +50,10 @@ MISSING_POLL_SECONDS = 0.2
 @click.option(
     "--types", multiple=True, metavar="PATTERN", help="Only these types: 'order.*' or a full name; repeatable."
 )
+@click.option(
+    "--snapshot", metavar="URL",
+    help="Begin with this snapshot of the stream (`outbox stream compact`), and go on in the stream behind it.",
+)  # fmt: skip
 @click.option("--output", metavar="FILE|FIFO", help="Write here instead of stdout. A file is overwritten.")
 @flags.config
 def tap(
@@ -56,6 +63,7 @@ def tap(
     end: str | None,
     follow: bool,
     types: tuple[str, ...],
+    snapshot: str | None,
     output: str | None,
     config: str | None,
 ) -> None:
@@ -82,7 +90,14 @@ def tap(
     stop = threading.Event()
     if follow:
         signal.signal(signal.SIGTERM, partial(_end, stop))
-    with _open(settings.stream, follow, stop) as opened:
+    with contextlib.ExitStack() as stack:
+        live = stack.enter_context(_open(settings.stream, follow, stop))
+        opened: Readable = live
+        if snapshot is not None:
+            from stream_store import open_stream
+            from stream_store.snapshot import SnapshotAndLive
+
+            opened = SnapshotAndLive(stack.enter_context(open_stream(snapshot)), live)
         after, through = _range(opened, start, end, follow=follow)
         with Sink(output, reopen=follow, stop=stop) as sink:
             try:
@@ -114,7 +129,7 @@ def _open(url: str, follow: bool, stop: threading.Event) -> Stream:
             stop.wait(MISSING_POLL_SECONDS)
 
 
-def _range(stream: Stream, start: str, end: str | None, *, follow: bool) -> tuple[int, int | None]:
+def _range(stream: Readable, start: str, end: str | None, *, follow: bool) -> tuple[int, int | None]:
     """`after` and `through` of a read that begins and ends where the flags say."""
     from stream_store.place import end_through, parse_place, require_order, start_after
 
@@ -127,7 +142,7 @@ def _range(stream: Stream, start: str, end: str | None, *, follow: bool) -> tupl
 
 
 def _write_all(
-    stream: Stream,
+    stream: Readable,
     after: int,
     through: int | None,
     types: TypeFilter | None,

@@ -12,7 +12,7 @@ kept in it as a known reader, so that a compaction that was killed ends as the o
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,19 +28,9 @@ from stream_store.snapshot import COMPACTION, unfinished_through
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from stream_store.stream import Stream, StreamInfo
+    from stream_store.stream import Readable, Stream, StreamInfo
 
     Tell = Callable[[str, int, int], None]
-
-
-class Readable(Protocol):
-    """A stream, or a snapshot and the stream behind it."""
-
-    def read(self, after: int, through: int | None = None) -> Iterator[EventBatch]: ...
-
-    def tail(self) -> int: ...
-
-    def info(self) -> StreamInfo: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +84,18 @@ def _begin(there: StreamInfo, target: Stream, wanted: int, *, asked: bool) -> in
     if not here.compacted or here.outbox_id not in (None, there.outbox_id):
         raise WrongPartner(f"{target.url} holds something else than a snapshot of {there.url}: name a new place")
     if unfinished is None:
-        raise UsageError(f"{target.url} is a finished snapshot, through ID {here.tail}: name a new place for another one")
+        raise UsageError(
+            f"{target.url} is a finished snapshot, through ID {here.tail}: name a new place for another one"
+        )
     if here.trimmed_through != there.trimmed_through:
         raise WrongPartner(
             f"{target.url} was begun when {there.url} began behind ID {here.trimmed_through}, and now it begins behind "
             f"{there.trimmed_through}: name a new place"
         )
     if asked and wanted != unfinished:
-        raise UsageError(f"{target.url} was begun as a snapshot through ID {unfinished}, not {wanted}: name a new place")
+        raise UsageError(
+            f"{target.url} was begun as a snapshot through ID {unfinished}, not {wanted}: name a new place"
+        )
     if there.outbox_id is not None:
         target.bind(there.outbox_id, there.source or "")
     return unfinished

@@ -95,7 +95,9 @@ def _is_unused(info: StreamInfo) -> bool:
 def _require_copy(source: Stream, there: StreamInfo, target: Stream, here: StreamInfo) -> None:
     """Refuse a target that is not the beginning of the source."""
     if there.stream_id == here.stream_id:
-        raise WrongPartner(f"{target.url} is the very stream {there.stream_id} that is to be copied: name another place")
+        raise WrongPartner(
+            f"{target.url} is the very stream {there.stream_id} that is to be copied: name another place"
+        )
     if _is_unused(here):
         return
     reason = None

@@ -8,7 +8,7 @@ the chain nothing is missing between the two.
     from stream_store.snapshot import read_from_snapshot
 
     with open_stream("file:///backup/shop-snapshot") as snapshot, open_stream("file:///streams/shop") as live:
-        for batch in read_from_snapshot(snapshot, live, after=0):
+        for batch in read_from_snapshot(snapshot, live):
             ...
 """
 
@@ -33,10 +33,15 @@ COMPACTION = "outbox stream compact"
 
 
 def read_from_snapshot(
-    snapshot: Stream, live: Stream, after: int = 0, through: int | None = None
+    snapshot: Stream, live: Stream, after: int | None = None, through: int | None = None
 ) -> Iterator[EventBatch]:
-    """The snapshot's events, then those of the live stream, chained, with after < id <= through."""
-    return SnapshotAndLive(snapshot, live).read(after, through)
+    """The snapshot's events, then those of the live stream, chained, with after < id <= through.
+
+    From the snapshot's beginning when `after` is None; else whoever has everything through `after`
+    goes on, wherever that is.
+    """
+    both = SnapshotAndLive(snapshot, live)
+    return both.read(snapshot.info().trimmed_through if after is None else after, through)
 
 
 class SnapshotAndLive:
@@ -67,7 +72,6 @@ class SnapshotAndLive:
 
     def read(self, after: int, through: int | None = None) -> Iterator[EventBatch]:
         """See `Stream.read`."""
-        after = max(after, self.snapshot.info().trimmed_through)
         # Looked up now, not when the snapshot has been read: the read ends at the tail of its beginning.
         behind = self.live.read(max(after, self._joint), through)
         if after >= self._joint:

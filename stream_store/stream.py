@@ -97,6 +97,18 @@ class StreamCheck:
         return not self.damage
 
 
+class Readable(Protocol):
+    """What can be read like a stream: one, or a snapshot and the stream behind it (snapshot.py)."""
+
+    def info(self) -> StreamInfo: ...
+
+    def tail(self) -> int: ...
+
+    def read(self, after: int, through: int | None = None) -> Iterator[EventBatch]: ...
+
+    def find(self, time: datetime) -> int: ...
+
+
 class Stream(Protocol):
     """One module per backend; one contract suite for all of them (`tests/contract`).
 
