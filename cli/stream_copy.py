@@ -51,18 +51,18 @@ def copy(stream: str | None, target: str, follow: bool, outbox: str | None, conf
     if follow:
         signal.signal(signal.SIGTERM, lambda *_: stop.set())
         signal.signal(signal.SIGINT, lambda *_: stop.set())
-    with open_stream(settings.stream) as source, open_stream(lasting(target), "write") as opened:
-        with bar("copying") as tell:
-            done = copy_stream(source, opened, lambda at, of: tell(at, of))
-            while follow and not stop.wait(FOLLOW_POLL_SECONDS):
-                if source.tail() > opened.tail():
-                    more = copy_stream(source, opened)
-                    done = replace(
-                        more,
-                        after=done.after,
-                        events=done.events + more.events,
-                        lost_ids=done.lost_ids + more.lost_ids,
-                    )
+    with (
+        open_stream(settings.stream) as source,
+        open_stream(lasting(target), "write") as opened,
+        bar("copying") as tell,
+    ):
+        done = copy_stream(source, opened, tell)
+        while follow and not stop.wait(FOLLOW_POLL_SECONDS):
+            if source.tail() > opened.tail():
+                more = copy_stream(source, opened)
+                done = replace(
+                    more, after=done.after, events=done.events + more.events, lost_ids=done.lost_ids + more.lost_ids
+                )
     if as_json:
         printing.print_json(done)
         return

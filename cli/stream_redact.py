@@ -49,7 +49,7 @@ def redact(
     settings = load_one({"stream": stream, "name": outbox}, config)
     with open_to_maintain(settings.stream) as opened:
         with bar("looking for them", "IDs") as tell:
-            found = find_subjects(opened, subjects, lambda at, of: tell(at, of))
+            found = find_subjects(opened, subjects, tell)
         erased = 0 if dry_run or not found.ids else opened.redact(found.ids)
     if as_json:
         printing.print_json(

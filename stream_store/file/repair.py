@@ -254,9 +254,12 @@ def _mapped(path: Path) -> Iterator[memoryview]:
     if not size:
         yield memoryview(b"")
         return
-    with path.open("rb") as file, mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as mapped:
-        with memoryview(mapped) as view:
-            yield view
+    with (
+        path.open("rb") as file,
+        mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as mapped,
+        memoryview(mapped) as view,
+    ):
+        yield view
 
 
 def _has_header(view: memoryview, name: int, stream_id: UUID) -> bool:

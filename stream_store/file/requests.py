@@ -35,6 +35,7 @@ REQUESTS_NAME = "requests"
 ASKED, DOING, DONE = ".json", ".doing", ".done"
 LOOK_SECONDS = 0.5
 ANSWER_SECONDS = 30.0
+OLD_ANSWER_SECONDS = 3600.0
 _POLL_SECONDS = 0.05
 
 log = logging.getLogger(__name__)
@@ -90,11 +91,19 @@ class Clerk:
             self._thread.join()
 
     def _work(self) -> None:
+        self._forget_old_answers()
         while not self._over.wait(LOOK_SECONDS) and self._do() is not None:
             try:
                 self._look()
             except Exception:
                 log.warning("the requests in %s cannot be read", self._folder, exc_info=True)
+
+    def _forget_old_answers(self) -> None:
+        """Whoever asked was killed, or the answer was written twice by two writers."""
+        with suppress(OSError):
+            for path in self._folder.glob(f"*{DONE}"):
+                if time.time() - path.stat().st_mtime > OLD_ANSWER_SECONDS:
+                    path.unlink(missing_ok=True)
 
     def _look(self) -> None:
         try:
