@@ -41,11 +41,13 @@ def count_content(rows: pa.RecordBatch, ids: pa.Int64Array) -> int:
 def redacted(rows: pa.RecordBatch, ids: pa.Int64Array) -> pa.RecordBatch:
     """The rows, those with one of these IDs without their content."""
     chosen = pc.is_in(rows.column("id"), value_set=ids)
+    kept = pc.if_else(chosen, pa.scalar(None, pa.int64()), pa.array(range(rows.num_rows), pa.int64()))
     columns = []
     for field in rows.schema:
         column = rows.column(field.name)
         if field.name in _ERASED:
-            column = pc.if_else(chosen, pa.scalar(None, field.type), column)
+            # Not by if_else, which leaves the bytes of what became NULL in the buffer. This copies the others.
+            column = column.take(kept)
         elif field.name == "datacontenttype":
             column = pc.if_else(chosen, pa.scalar(REDACTED_CONTENT_TYPE, field.type), column)
         columns.append(column)
