@@ -149,8 +149,7 @@ def _repair(folder: Path, fetch: Fetch) -> list[Mended]:
         filled = _filled(each, fetch)
         found += [*_header(each), *(mended for mended, _ in filled)]
         if all(mended.problem is None for mended, _ in filled):
-            if each is segments[-1]:
-                _seal(folder, each, stream_id)
+            _seal(folder, each, segments[-1], stream_id)
             _put_aside(folder, each)
             _rewrite(folder, each, [pieces for _, pieces in filled], stream_id)
     return found
@@ -312,14 +311,22 @@ def _require_fit(hole: Hole, pieces: list[Piece]) -> None:
             )
 
 
-def _seal(folder: Path, segment: Surveyed, stream_id: UUID) -> None:
-    """Let the stream go on in a new segment, so that this one may be put in place with other offsets."""
-    last = segment.parts[-1] if segment.parts else None
-    tail = segment.name if last is None else last.through if isinstance(last, Hole) else last.header.last_id
-    if tail == segment.name:
-        return  # nothing but its header was damaged
-    os.close(create_segment(folder, tail, stream_id).fd)
-    os.close(disk.replace(folder / MARK_NAME, [encode_mark(Mark(tail, SEGMENT_HEADER_BYTES, tail), stream_id)]))
+def _seal(folder: Path, segment: Surveyed, last: Surveyed, stream_id: UUID) -> None:
+    """Move the mark behind the segment, so that it may be put in place with other offsets.
+
+    Behind the last one a new one is made for that. A crash in between leaves an empty last
+    segment and an old mark, so the mark is looked at whichever segment it is.
+    """
+    end = last.name
+    if segment is last:
+        part = segment.parts[-1] if segment.parts else None
+        end = segment.name if part is None else part.through if isinstance(part, Hole) else part.header.last_id
+        if end == segment.name:
+            return  # nothing but its header was damaged
+        os.close(create_segment(folder, end, stream_id).fd)
+    mark = read_mark(folder, stream_id)
+    if mark is not None and mark.segment <= segment.name:
+        os.close(disk.replace(folder / MARK_NAME, [encode_mark(Mark(end, SEGMENT_HEADER_BYTES, end), stream_id)]))
 
 
 def _put_aside(folder: Path, segment: Surveyed) -> None:

@@ -129,7 +129,13 @@ def test_copy_that_was_left_behind_by_a_trim_says_so(source_url, target_url):
 def test_copy_finds_out_that_it_is_not_alone(source_url, target_url, monkeypatch):
     fill(source_url)
     with open_stream(source_url) as source, open_stream(target_url, "write") as target:
-        monkeypatch.setattr(target, "tail", lambda: 20)
+        read = source.read
+
+        def slow(after: int, through: int):
+            target.append(batch([1, 2]))
+            return read(after, through)
+
+        monkeypatch.setattr(source, "read", slow)
         with pytest.raises(StaleTail, match="somebody else writes there"):
             copy(source, target)
 
