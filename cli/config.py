@@ -52,6 +52,7 @@ KEYS: dict[str, type] = {
     "batch_rows": int,
     "idle_poll": str,
     "lease": str,
+    "retain": str,
 }
 # What a table of an outbox can be told.
 TABLE_KEYS: dict[str, type] = {

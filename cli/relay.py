@@ -44,6 +44,12 @@ INTERRUPTED = 130
 @flags.setting("batch_rows", "N", "The most rows to read by one statement; 1000000 by default.")
 @flags.setting("idle_poll", "DURATION", "How long to wait between looks at an idle out table; 80ms by default.")
 @flags.setting("lease", "DURATION", "How long a silent leader stays leader before a standby takes over; 5s by default.")
+@flags.setting(
+    "retain",
+    "WHAT",
+    "What the stream keeps: an age (30d), a size (50GB), '1000000 events', or several of them with commas; everything by "
+    "default. What a known reader has not read yet is kept.",
+)
 @click.option("--log-format", type=click.Choice(["human", "json"]), help="The log on stderr.  [env: OUTBOX_LOG_FORMAT]")
 @flags.config
 def relay(
@@ -57,6 +63,7 @@ def relay(
     batch_rows: str | None,
     idle_poll: str | None,
     lease: str | None,
+    retain: str | None,
     log_format: str | None,
     config: str | None,
 ) -> int:
@@ -82,6 +89,7 @@ def relay(
             "batch_rows": batch_rows,
             "idle_poll": idle_poll,
             "lease": lease,
+            "retain": retain,
         },
         config,
     )

@@ -76,7 +76,7 @@ class OutboxSettings:
 
     @property
     def stream(self) -> str:
-        return self._required("stream", "URL", _lasting)
+        return self._required("stream", "URL", lasting)
 
     @property
     def stream_if_given(self) -> str | None:
@@ -91,6 +91,7 @@ class OutboxSettings:
 
     def relay_options(self) -> RelayOptions:
         from connector.options import DeleteAfter, RelayOptions, parse_on_blocker
+        from stream_store.retention import Policy
 
         default = RelayOptions(self.database, self.table, self.stream)
         self._parsed("name", lambda _: default.table.quoted(default.database.dialect), "")
@@ -103,6 +104,7 @@ class OutboxSettings:
             fence=self._parsed("fence", _fence, default.fence),
             batch_rows=self._parsed("batch_rows", _positive, default.batch_rows),
             idle_poll_seconds=self._parsed("idle_poll", _at_least("1ms"), default.idle_poll_seconds),
+            retain=self._parsed("retain", Policy.parse, None),
             lease_seconds=self._parsed("lease", _at_least("500ms"), default.lease_seconds),
         )
 
@@ -214,7 +216,7 @@ def _same_table(one: Given | None, other: Given) -> bool:
     return OutTable.parse(str(one.value) if one else "outbox") == OutTable.parse(str(other.value))
 
 
-def _lasting(text: str) -> str:
+def lasting(text: str) -> str:
     if text.lower().startswith("memory:"):
         raise UsageError(
             f"{text!r}: a stream in memory ends with its process, and rows would be deleted for it; it is for tests in "

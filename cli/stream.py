@@ -1,4 +1,4 @@
-"""`outbox stream info` and `outbox stream check`: a stream by itself."""
+"""`outbox stream`: a stream by itself. What it says and whether it can be read here, what changes it beside this file."""
 
 from __future__ import annotations
 
@@ -8,12 +8,20 @@ import click
 
 from cli import flags, printing
 from cli.settings import load_one
+from cli.stream_copy import compact, copy
+from cli.stream_redact import redact
+from cli.stream_repair import repair
+from cli.stream_trim import trim
 from outbox.errors import CheckFailed, OutboxError
 
 
-@click.group(short_help="Look at a stream by itself.")
+@click.group(short_help="Look at, trim, copy, compact, redact or mend a stream.")
 def stream() -> None:
-    """Look at a stream by itself, without its database."""
+    """A stream by itself: look at it, trim it, copy it, compact it, erase from it, mend it."""
+
+
+for command in (trim, compact, redact, copy, repair):
+    stream.add_command(command)
 
 
 @stream.command(
@@ -44,6 +52,7 @@ def info(stream: str | None, outbox: str | None, config: str | None, as_json: bo
             ("tail", found.tail),
             ("trimmed", f"through {found.trimmed_through:,}" if found.trimmed_through else "no"),
             ("recorded as lost", lost or "nothing"),
+            ("compacted", found.compacted),
             ("size", f"{printing.size(found.size_bytes)} in {printing.counted(found.segments, 'segment')}"),
         ]
     )
@@ -83,6 +92,7 @@ def check(ctx: click.Context, stream: str | None, outbox: str | None, config: st
             ("tail", found.tail),
             ("trimmed", f"through {found.trimmed_through:,}" if found.trimmed_through else "no"),
             ("events", found.events),
+            ("redacted", found.redacted),
             ("dead IDs", found.dead_ids),
             ("lost IDs", found.lost_ids),
             ("segments", found.segments),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -19,15 +20,10 @@ from cli.settings import load_one
 from outbox.errors import OutboxError, StreamMissing, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from outbox.batch import EventBatch
     from stream_store import Stream
     from stream_store.cloudevents import TypeFilter
+    from stream_store.stream import Readable
 
-# Small batches are put together up to this size: lines cost least by the ten thousand.
-GATHER_ROWS = 50_000
-GATHER_BYTES = 32 << 20
 POLL_SECONDS_MIN = 0.002
 POLL_SECONDS_MAX = 0.05
 MISSING_POLL_SECONDS = 0.2
@@ -39,6 +35,7 @@ MISSING_POLL_SECONDS = 0.2
         "outbox tap --stream file:///var/lib/outbox/shop | jq .type",
         "outbox tap --stream file:///var/lib/outbox/shop --from 2026-03-01T12:00:00Z --follow",
         "outbox tap --stream file:///var/lib/outbox/shop --from latest --follow --types 'order.*'",
+        "outbox tap --stream file:///var/lib/outbox/shop --snapshot file:///var/lib/outbox/shop-2026-03 --follow",
         "mkfifo events && outbox tap --stream file:///var/lib/outbox/shop --follow --output events",
     ),
 )
@@ -53,6 +50,10 @@ MISSING_POLL_SECONDS = 0.2
 @click.option(
     "--types", multiple=True, metavar="PATTERN", help="Only these types: 'order.*' or a full name; repeatable."
 )
+@click.option(
+    "--snapshot", metavar="URL",
+    help="Begin with this snapshot of the stream (`outbox stream compact`), and go on in the stream behind it.",
+)  # fmt: skip
 @click.option("--output", metavar="FILE|FIFO", help="Write here instead of stdout. A file is overwritten.")
 @flags.config
 def tap(
@@ -62,6 +63,7 @@ def tap(
     end: str | None,
     follow: bool,
     types: tuple[str, ...],
+    snapshot: str | None,
     output: str | None,
     config: str | None,
 ) -> None:
@@ -88,7 +90,14 @@ def tap(
     stop = threading.Event()
     if follow:
         signal.signal(signal.SIGTERM, partial(_end, stop))
-    with _open(settings.stream, follow, stop) as opened:
+    with contextlib.ExitStack() as stack:
+        live = stack.enter_context(_open(settings.stream, follow, stop))
+        opened: Readable = live
+        if snapshot is not None:
+            from stream_store import open_stream
+            from stream_store.snapshot import SnapshotAndLive
+
+            opened = SnapshotAndLive(stack.enter_context(open_stream(snapshot)), live)
         after, through = _range(opened, start, end, follow=follow)
         with Sink(output, reopen=follow, stop=stop) as sink:
             try:
@@ -120,7 +129,7 @@ def _open(url: str, follow: bool, stop: threading.Event) -> Stream:
             stop.wait(MISSING_POLL_SECONDS)
 
 
-def _range(stream: Stream, start: str, end: str | None, *, follow: bool) -> tuple[int, int | None]:
+def _range(stream: Readable, start: str, end: str | None, *, follow: bool) -> tuple[int, int | None]:
     """`after` and `through` of a read that begins and ends where the flags say."""
     from stream_store.place import end_through, parse_place, require_order, start_after
 
@@ -133,7 +142,7 @@ def _range(stream: Stream, start: str, end: str | None, *, follow: bool) -> tupl
 
 
 def _write_all(
-    stream: Stream,
+    stream: Readable,
     after: int,
     through: int | None,
     types: TypeFilter | None,
@@ -143,6 +152,7 @@ def _write_all(
     stop: threading.Event,
 ) -> None:
     from stream_store.cloudevents import for_terminal, to_lines
+    from stream_store.gathering import gather
     from stream_store.json_text import as_buffer
 
     source: str | None = None
@@ -163,28 +173,6 @@ def _write_all(
             return
         pause_seconds = POLL_SECONDS_MIN if after > seen else min(pause_seconds * 1.5, POLL_SECONDS_MAX)
         stop.wait(pause_seconds)
-
-
-def gather(batches: Iterable[EventBatch]) -> Iterator[EventBatch]:
-    """The same events in larger batches, where the chain from one to the next is whole."""
-    from outbox.batch import concatenate
-
-    held: list[EventBatch] = []
-    rows = size_bytes = 0
-    try:
-        for batch in batches:
-            rows += len(batch)
-            size_bytes += batch.rows.nbytes
-            if held and (rows > GATHER_ROWS or size_bytes > GATHER_BYTES or batch.prev_id != held[-1].last_id):
-                yield concatenate(held)
-                held, rows, size_bytes = [], len(batch), batch.rows.nbytes
-            held.append(batch)
-    except OutboxError:
-        if held:  # what comes before the damage
-            yield concatenate(held)
-        raise
-    if held:
-        yield concatenate(held)
 
 
 class Sink:

@@ -141,6 +141,7 @@ def _facts(found: Verification, proven: Sequence[TableVerification] = ()) -> lis
         ("verdict", verdict),
         ("IDs through", found.tail),
         ("  events", found.events),
+        *([("    redacted", found.redacted)] if found.redacted else []),
         ("  dead (rolled back)", found.dead),
         ("  trimmed", found.trimmed),
         ("  recorded as lost", found.recorded_lost),
@@ -149,7 +150,9 @@ def _facts(found: Verification, proven: Sequence[TableVerification] = ()) -> lis
         ("duplicated", _named(found.duplicated, found.duplicated_ids)),
         ("conflicting", _named(found.conflicting, found.conflicting_ids)),
         *(of_rows if found.out_table is not None else [("out table", "not looked at: no database was named")]),
+        *([("compacted", "yes: what compaction left out counts as dead")] if found.compacted else []),
         *(("PROBLEM", problem) for problem in found.problems),
+        *(("warning", warning) for warning in found.warnings),
     ]
 
 

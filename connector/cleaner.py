@@ -135,6 +135,10 @@ class Cleaner:
         self._deleted_through = deleted_through
         self._thread.start()
 
+    @property
+    def deleted_through(self) -> int:
+        return self._deleted_through
+
     def check(self) -> None:
         """Raise what ended the cleaner, if anything did."""
         if self._failure is not None:

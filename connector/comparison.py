@@ -9,6 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from outbox.batch import SCHEMA
+from stream_store.outcome import differences
+from stream_store.redaction import is_redacted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,6 +43,8 @@ class Comparison:
     same: int = 0
     missing: Found = field(default_factory=Found)
     conflicting: Found = field(default_factory=Found)
+    # Rows that still hold what was erased from the stream.
+    unredacted: Found = field(default_factory=Found)
 
 
 def compare(
@@ -69,6 +73,9 @@ def compare(
             theirs = theirs.filter(pc.is_in(theirs["id"], value_set=ours["id"].combine_chunks()))
             differs = differences(ours, theirs)
             result.conflicting.add(ours.filter(differs)["id"], name_all=name_all)
+            result.unredacted.add(
+                ours.filter(pc.and_not(is_redacted(theirs), is_redacted(ours)))["id"], name_all=name_all
+            )
             result.same += int(ours.num_rows - (pc.sum(differs).as_py() or 0))
             after = last
             if progress is not None:
@@ -82,14 +89,3 @@ def held(stream: Stream, after: int, through: int) -> pa.Table:
     """The stream's events with after < id <= through."""
     batches = [batch.rows for batch in stream.read(after, through)] if after < through else []
     return pa.Table.from_batches(batches, schema=SCHEMA)
-
-
-def differences(ours: pa.Table, theirs: pa.Table) -> pa.ChunkedArray:
-    """True for each row whose content differs; NULL equals NULL and nothing else."""
-    result = pa.chunked_array([pa.array([False] * ours.num_rows, pa.bool_())])
-    for name in ours.column_names:
-        if not ours[name].equals(theirs[name]):
-            values = pc.fill_null(pc.not_equal(ours[name], theirs[name]), False)
-            nulls = pc.xor(pc.is_null(ours[name]), pc.is_null(theirs[name]))
-            result = pc.or_(result, pc.or_(values, nulls))
-    return result

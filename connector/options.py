@@ -11,6 +11,7 @@ from outbox.errors import UsageError
 if TYPE_CHECKING:
     from outbox.database import DatabaseUrl
     from outbox.names import OutTable
+    from stream_store.retention import Policy
 
 _SECONDS_OF_UNIT = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -68,3 +69,5 @@ class RelayOptions:
     batch_rows: int = 1_000_000
     idle_poll_seconds: float = 0.08
     lease_seconds: float = 5.0
+    # What the stream keeps; None: everything.
+    retain: Policy | None = None

@@ -76,6 +76,10 @@ def _plan(source: Source, stream: Stream) -> list[Step]:
         raise WrongPartner(
             f"stream {stream.url} belongs to outbox {facts.outbox_id}: an outbox cannot take over another one's stream"
         )
+    if facts.compacted:
+        raise WrongPartner(
+            f"stream {stream.url} was made by compaction: no outbox can be bound to it, it misses events"
+        )
     steps: list[Step] = []
     if info.server_id not in (None, server_id):
         steps.append(Step("accept-server", f"accept server {server_id} in place of {info.server_id}", value=server_id))

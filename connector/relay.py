@@ -17,6 +17,7 @@ from connector.appender import Appender
 from connector.cleaner import Cleaner
 from connector.follower import Follower
 from connector.lease import Lease, leader_name
+from connector.retainer import Retainer
 from connector.sources import open_source
 from connector.sources.session import open_session
 from connector.start import start
@@ -105,11 +106,18 @@ class Relay:
             self._log.info("leading", tail=started.tail, stream=stream.url, leader=lease.leader)
             appender = Appender(stream, cleaner.take, self._note)
             follower = Follower(self._options, source, started, self._log)
+            retainer = None
+            if self._options.retain is not None:
+                retainer = Retainer(stream, self._options.retain, lambda: cleaner.deleted_through, self._log)
             try:
                 cleaner.start(started.standing.deleted_through)
                 appender.start()
+                if retainer is not None:
+                    retainer.start()
                 follower.run(appender, cleaner, lease, self._stop, once=self._once)
             finally:
+                if retainer is not None:
+                    retainer.finish()
                 appender.finish()
                 cleaner.finish(CLEANUP_ONCE_SECONDS if self._once else CLEANUP_SECONDS)
             appender.check()

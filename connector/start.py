@@ -103,6 +103,11 @@ def start(
 def bind(info: Info, stream: Stream, session: Session) -> None:
     """Bind outbox and stream to each other; the stream first, so that a crash in between heals."""
     facts = stream.info()
+    if facts.compacted:
+        raise WrongPartner(
+            f"{stream.url} was made by `outbox stream compact`: it holds the latest event of each subject and no relay appends "
+            "to it. Give the relay the live stream; consumers read this one first and then go on there"
+        )
     if facts.outbox_id is not None and facts.outbox_id != info.outbox_id:
         raise WrongPartner(
             f"stream {stream.url} belongs to outbox {facts.outbox_id}, this out table is outbox {info.outbox_id}: "

@@ -13,6 +13,7 @@ from connector.options import RelayOptions
 from connector.sources import open_source
 from outbox.errors import StreamCorrupt
 from stream_store import open_stream
+from stream_store.redaction import is_redacted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,6 +55,12 @@ class Verification:
     dead: int = 0
     trimmed: int = 0
     recorded_lost: int = 0
+    # Of the events, those whose content was erased; and rows of the out table that still hold it.
+    redacted: int = 0
+    unredacted_rows: int = 0
+    unredacted_ids: list[int] = field(default_factory=list)
+    # Made by compaction: what it left out counts as dead.
+    compacted: bool = False
     # IDs through the tail that could not be read: the stream is damaged.
     unread: int = 0
     # Rows that the relay has not appended yet, and rows already appended but not deleted.
@@ -62,6 +69,8 @@ class Verification:
     last_id_drawn: int = 0
     deleted_through: int = 0
     problems: list[str] = field(default_factory=list)
+    # What is not wrong, and yet somebody should know it.
+    warnings: list[str] = field(default_factory=list)
 
 
 def verify(url: DatabaseUrl, table: OutTable, stream_url: str, progress: Progress | None = None) -> Verification:
@@ -129,6 +138,11 @@ def _count_pending(source: Source, tail: int, drawn: int) -> int:
 
 def _check_partners(result: Verification, info: Info, stream: Stream, server_id: str) -> None:
     facts = stream.info()
+    if facts.compacted:
+        result.problems.append(
+            f"{stream.url} was made by `outbox stream compact`: it leaves events out, and is no out table's stream; verify the "
+            "live stream"
+        )
     if info.stream_id != facts.stream_id or facts.outbox_id != info.outbox_id:
         result.problems.append(
             f"outbox {info.outbox_id} (bound to stream {info.stream_id}) and stream {facts.stream_id} "
@@ -166,6 +180,7 @@ def _walk(result: Verification, stream: Stream, progress: Progress | None) -> No
     """Every event of the stream: the chain unbroken, IDs strictly rising, every ID accounted for."""
     facts = stream.info()
     at = result.trimmed = facts.trimmed_through
+    result.compacted = facts.compacted
     recorded_lost = dict(facts.lost)
     twice = Found()
     try:
@@ -181,6 +196,7 @@ def _walk(result: Verification, stream: Stream, progress: Progress | None) -> No
             if batch.first_id <= at:
                 twice.add(ids[:1])
             result.events += len(batch)
+            result.redacted += pc.sum(is_redacted(batch.rows)).as_py()
             result.dead += batch.last_id - batch.prev_id - len(batch)
             at = batch.last_id
             if progress is not None:
@@ -202,3 +218,10 @@ def _take(result: Verification, comparison: Comparison) -> None:
     result.lost += comparison.missing.count
     result.lost_ids = (comparison.missing.ids + result.lost_ids)[:NAMED_IDS_MAX]
     result.conflicting, result.conflicting_ids = comparison.conflicting.count, comparison.conflicting.ids
+    result.unredacted_rows, result.unredacted_ids = comparison.unredacted.count, comparison.unredacted.ids
+    if result.unredacted_rows:
+        named = ", ".join(str(number) for number in result.unredacted_ids[:10])
+        result.warnings.append(
+            f"{result.unredacted_rows} rows of the out table still hold what was redacted in the stream (IDs {named}"
+            f"{', …' if result.unredacted_rows > 10 else ''}): they go when the relay deletes them"
+        )

@@ -124,7 +124,15 @@ class Contents:
         return F.coalesce(F.col(EVENT_ID) > self._after, F.lit(True))
 
     def _shaped(self, span: Span, pieces: int) -> DataFrame:
-        events = as_dataframe(self._spark, self._url, span, pieces, types=self._spec.types, schema=self._schema)
+        events = as_dataframe(
+            self._spark,
+            self._url,
+            span,
+            pieces,
+            types=self._spec.types,
+            schema=self._schema,
+            redacted=self._spec.keeps_redacted,
+        )
         return shape(events, self._spec, self._schema)
 
     def _versions(self) -> DataFrame:

@@ -11,19 +11,20 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from outbox.batch import EventBatch
 from outbox.errors import StreamCorrupt, TailLost, WrongPartner
 from spark_sink.fields import PREV_ID, event_schema, typed_schema
 from spark_sink.spans import Span, split
 from spark_sink.typed import parse
 from stream_store import open_stream
 from stream_store.cloudevents import TypeFilter
+from stream_store.redaction import is_redacted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from outbox.batch import EventBatch
     from stream_store import Stream
 
 BATCH_ROWS = 100_000
@@ -49,6 +50,7 @@ def event_batches(
     prev_id: bool = False,
     batch_rows: int = BATCH_ROWS,
     stream_id: str | None = None,
+    redacted: bool = True,
 ) -> Iterator[pa.RecordBatch]:
     """The events of a span, in order, as batches of `output_schema`.
 
@@ -56,6 +58,7 @@ def event_batches(
     `order.*`. With a `schema`, its fields are parsed from `data` into columns of their own,
     and the last column, `_error`, says why a row could not be parsed (NULL: it could). When
     `stream_id` is given, the stream must be that one: a URL may mean another place elsewhere.
+    Without `redacted`, events whose content was erased are left out.
     """
     output = output_schema(columns, schema, prev_id)
     needed = event_schema(columns, prev_id=prev_id).names
@@ -64,7 +67,10 @@ def event_batches(
     chosen = TypeFilter(tuple(types)) if types else None
     with open_stream(url) as stream:
         _require_whole(stream, span, stream_id)
-        picked = (_pick(batch, chosen, needed) for batch in _chained(stream, span))
+        batches = _chained(stream, span)
+        if not redacted:
+            batches = (whole for batch in batches if (whole := _unredacted(batch)) is not None)
+        picked = (_pick(batch, chosen, needed) for batch in batches)
         for rows in _sized(picked, batch_rows):
             whole = rows if schema is None else typed_rows(rows, schema)
             yield pa.RecordBatch.from_arrays([whole.column(name) for name in output.names], schema=output)
@@ -87,10 +93,18 @@ def read_local(
     schema: pa.Schema | None = None,
     prev_id: bool = False,
     stream_id: str | None = None,
+    redacted: bool = True,
 ) -> pa.Table:
     """The events of a span as one table, read in this process."""
     batches = event_batches(
-        url, span, columns=columns, types=types, schema=schema, prev_id=prev_id, stream_id=stream_id
+        url,
+        span,
+        columns=columns,
+        types=types,
+        schema=schema,
+        prev_id=prev_id,
+        stream_id=stream_id,
+        redacted=redacted,
     )
     return pa.Table.from_batches(batches, output_schema(columns, schema, prev_id))
 
@@ -119,6 +133,7 @@ def as_dataframe(
     types: Sequence[str] = (),
     schema: pa.Schema | None = None,
     prev_id: bool = False,
+    redacted: bool = True,
 ) -> DataFrame:
     """The events of a span in Spark, in ID order from partition to partition.
 
@@ -133,7 +148,14 @@ def as_dataframe(
         spans = [] if is_small(stream, span) else split(stream, span, pieces)
     if not spans:
         table = read_local(
-            place, span, columns=columns, types=types, schema=schema, prev_id=prev_id, stream_id=stream_id
+            place,
+            span,
+            columns=columns,
+            types=types,
+            schema=schema,
+            prev_id=prev_id,
+            stream_id=stream_id,
+            redacted=redacted,
         )
         # Not without any chunk: pyspark cannot convert a nested column of none.
         table = table if table.num_rows else table.schema.empty_table()
@@ -150,6 +172,7 @@ def as_dataframe(
                     schema=schema,
                     prev_id=prev_id,
                     stream_id=stream_id,
+                    redacted=redacted,
                 )
 
     numbers = spark.range(0, len(spans), 1, len(spans))
@@ -199,6 +222,15 @@ def _past(lost: tuple[tuple[int, int], ...], reached: int) -> int:
         if after <= reached < through:
             reached = through
     return reached
+
+
+def _unredacted(batch: EventBatch) -> EventBatch | None:
+    """The events that have their content; None when none has."""
+    gone = is_redacted(batch.rows)
+    if not pc.any(gone).as_py():
+        return batch
+    rows = batch.rows.filter(pc.invert(gone))
+    return EventBatch(batch.prev_id, rows) if rows.num_rows else None
 
 
 def _pick(batch: EventBatch, types: TypeFilter | None, names: Sequence[str]) -> pa.RecordBatch:

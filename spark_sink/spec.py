@@ -106,6 +106,14 @@ class TableSpec:
         return self.mode == "append" and not (self.schema or self.select or self.transform)
 
     @property
+    def keeps_redacted(self) -> bool:
+        """An append table has a row of every event, without data of one that was redacted.
+
+        Of a key nothing is left to know then: neither a state nor, as of a tombstone, its end.
+        """
+        return self.mode == "append"
+
+    @property
     def evolves(self) -> bool:
         inferred = self.schema == INFER
         return not self.select and not self.transform and (inferred if self.evolve is None else self.evolve)

@@ -273,7 +273,15 @@ class TableSink:
 
     def events(self, span: Span) -> DataFrame:
         """The events of a span that are for this table."""
-        return as_dataframe(self.spark, self._stream.url, span, self.pieces, types=self.spec.types, schema=self.schema)
+        return as_dataframe(
+            self.spark,
+            self._stream.url,
+            span,
+            self.pieces,
+            types=self.spec.types,
+            schema=self.schema,
+            redacted=self.spec.keeps_redacted,
+        )
 
     def alive(self, rows: DataFrame, span: Span) -> DataFrame:
         """The rows without those that are dead letters already."""

@@ -12,18 +12,18 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from outbox.batch import SCHEMA
+from outbox.batch import SCHEMA, EventBatch
 from outbox.errors import StreamLocked, StreamMissing, StreamUnavailable, Trimmed, UsageError, WrongPartner
-from stream_store.outcome import judge, require_sound
+from stream_store.outcome import judge, require_sound, require_unused
 from stream_store.readers import Reader
+from stream_store.redaction import between, count_content, id_set, is_redacted, redacted
 from stream_store.stream import Appended, Cut, Outcome, StreamCheck, StreamInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from types import TracebackType
     from typing import Self
 
-    from outbox.batch import EventBatch
     from stream_store.readers import Kind
 
 
@@ -38,6 +38,7 @@ class _Store:
     lost: list[tuple[int, int]] = field(default_factory=list)
     tail: int = 0
     trimmed_through: int = 0
+    compacted: bool = False
     readers: dict[tuple[Kind, str], Reader] = field(default_factory=dict)
     has_writer: bool = False
     lock: threading.RLock = field(default_factory=threading.RLock)
@@ -77,6 +78,7 @@ class MemoryStream:
                 lost=tuple(store.lost),
                 segments=len(store.batches),
                 size_bytes=sum(batch.nbytes for batch in store.batches),
+                compacted=store.compacted,
             )
 
     def bind(self, outbox_id: str, source: str) -> None:
@@ -89,7 +91,17 @@ class MemoryStream:
                 )
             store.outbox_id, store.source = outbox_id, source
 
+    def begin(self, through: int, *, compacted: bool = False) -> None:
+        store = self._writing("begin")
+        with store.lock:
+            require_unused(self.info())
+            store.tail = store.trimmed_through = through
+            store.compacted = compacted
+
     def tail(self) -> int:
+        return self._store.tail
+
+    def settle(self) -> int:
         return self._store.tail
 
     def append(self, batch: EventBatch) -> Appended:
@@ -167,6 +179,19 @@ class MemoryStream:
                 store.trimmed_through = store.batches[keep - 1].last_id
                 store.batches = store.batches[keep:]
 
+    def redact(self, ids: Sequence[int]) -> int:
+        store = self._writing("redact")
+        chosen = id_set(ids)
+        erased = 0
+        with store.lock:
+            for at, batch in enumerate(store.batches):
+                here = between(chosen, batch.prev_id, batch.last_id)
+                count = count_content(batch.rows, here) if len(here) else 0
+                if count:
+                    store.batches[at] = EventBatch(batch.prev_id, redacted(batch.rows, here))
+                    erased += count
+        return erased
+
     def report(self, kind: Kind, name: str, through: int) -> None:
         with self._store.lock:
             self._store.readers[kind, name] = Reader(kind, name, through, datetime.now(UTC))
@@ -184,7 +209,8 @@ class MemoryStream:
         info = self.info()
         with self._store.lock:
             events = sum(len(batch) for batch in self._store.batches)
-        lost_ids = sum(through - max(after, info.trimmed_through) for after, through in info.lost)
+            erased = sum(pc.sum(is_redacted(batch.rows)).as_py() for batch in self._store.batches)
+        lost_ids = sum(max(0, through - max(after, info.trimmed_through)) for after, through in info.lost)
         return StreamCheck(
             url=self.url,
             stream_id=info.stream_id,
@@ -198,6 +224,8 @@ class MemoryStream:
             size_bytes=info.size_bytes,
             unacknowledged_bytes=0,
             damage=(),
+            redacted=erased,
+            compacted=info.compacted,
         )
 
     def close(self) -> None:

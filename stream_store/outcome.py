@@ -8,12 +8,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from outbox.batch import SCHEMA
+from outbox.errors import UsageError
+from stream_store.redaction import CHANGED_COLUMNS, is_redacted
 from stream_store.stream import Appended, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from outbox.batch import EventBatch
+    from stream_store.stream import StreamInfo
 
 
 def judge(
@@ -55,12 +58,27 @@ def _compare(batch: EventBatch, tail: int, theirs: pa.Table) -> Appended:
 
 def first_difference(ours: pa.Table, theirs: pa.Table) -> int | None:
     """The first row whose content differs between two tables of equal length, or None."""
-    differences = [
-        pc.index(_differs(ours[name], theirs[name]), True).as_py()
-        for name in ours.column_names
-        if not ours[name].equals(theirs[name])
-    ]
-    return min(differences, default=None)
+    at = pc.index(differences(ours, theirs), True).as_py()
+    return None if at < 0 else int(at)
+
+
+def differences(ours: pa.Table, theirs: pa.Table) -> pa.ChunkedArray:
+    """True for each row whose content differs.
+
+    Where the stream's row (`theirs`) was redacted, its content says nothing any more: a row that
+    was kept in the out table is the same event when all the rest is equal.
+    """
+    result = pa.chunked_array([pa.repeat(False, ours.num_rows)])
+    erased = None
+    for name in ours.column_names:
+        if ours[name].equals(theirs[name]):
+            continue
+        differs = _differs(ours[name], theirs[name])
+        if name in CHANGED_COLUMNS:
+            erased = is_redacted(theirs) if erased is None else erased
+            differs = pc.and_not(differs, erased)
+        result = pc.or_(result, differs)
+    return result
 
 
 def _differs(ours: pa.ChunkedArray, theirs: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -79,3 +97,12 @@ def require_sound(batch: EventBatch) -> None:
     ids = batch.ids
     if len(batch) > 1 and not pc.all(pc.less(ids[:-1], ids[1:])).as_py():
         raise ValueError(f"IDs do not strictly increase in the batch {batch.first_id} to {batch.last_id}")
+
+
+def require_unused(info: StreamInfo) -> None:
+    """Refuse to let a stream begin anew that has held something, or has begun once already."""
+    if info.tail or info.trimmed_through or info.lost or info.compacted:
+        raise UsageError(
+            f"{info.url} is in use, through ID {info.tail}: only a stream that has never held anything can begin at "
+            "another ID; name a new place"
+        )

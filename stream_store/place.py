@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from outbox.errors import UsageError
 
 if TYPE_CHECKING:
-    from stream_store.stream import Stream
+    from stream_store.stream import Readable
 
 EARLIEST, LATEST = "earliest", "latest"
 
 
-def start_after(stream: Stream, text: str, name: str) -> int:
+def start_after(stream: Readable, text: str, name: str) -> int:
     """The ID to read after, so that the first event is the one at a place."""
     if text == EARLIEST:
         return stream.info().trimmed_through
@@ -24,7 +24,7 @@ def start_after(stream: Stream, text: str, name: str) -> int:
     return (max(place, 1) if isinstance(place, int) else stream.find(place)) - 1
 
 
-def end_through(stream: Stream, text: str, name: str) -> int:
+def end_through(stream: Readable, text: str, name: str) -> int:
     """The ID to read through, so that the last event is the one at a place."""
     place = parse_place(text, name)
     # The last event at or before a time comes just before the first that is later.

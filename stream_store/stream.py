@@ -7,7 +7,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from datetime import datetime
     from types import TracebackType
     from typing import Self
@@ -88,16 +88,32 @@ class StreamCheck:
     # Bytes behind the durable offset: an append that was never acknowledged, or is under way.
     unacknowledged_bytes: int
     damage: tuple[Damage, ...]
+    # Events whose content was erased; they count among the events.
+    redacted: int = 0
+    compacted: bool = False
 
     @property
     def ok(self) -> bool:
         return not self.damage
 
 
+class Readable(Protocol):
+    """What can be read like a stream: one, or a snapshot and the stream behind it (snapshot.py)."""
+
+    def info(self) -> StreamInfo: ...
+
+    def tail(self) -> int: ...
+
+    def read(self, after: int, through: int | None = None) -> Iterator[EventBatch]: ...
+
+    def find(self, time: datetime) -> int: ...
+
+
 class Stream(Protocol):
     """One module per backend; one contract suite for all of them (`tests/contract`).
 
-    A stream opened for reading can do everything but `bind`, `append`, `lose` and `trim`.
+    A stream opened for reading can do everything but `bind`, `begin`, `append`, `lose`, `trim` and
+    `redact`.
     """
 
     url: str
@@ -108,6 +124,13 @@ class Stream(Protocol):
     def bind(self, outbox_id: str, source: str) -> None:
         """Make the stream that outbox's own, durably. `WrongPartner` when it has another."""
 
+    def begin(self, through: int, *, compacted: bool = False) -> None:
+        """Let the stream begin behind an ID, durably: its tail and `trimmed_through` become `through`.
+
+        So copies of trimmed streams and snapshots keep their IDs. Only a stream that has never held
+        anything can (`UsageError`). `compacted` marks it for ever (`StreamInfo.compacted`).
+        """
+
     def tail(self) -> int:
         """The highest ID that is appended and durable; 0 for an empty stream."""
 
@@ -116,6 +139,13 @@ class Stream(Protocol):
 
         After `StreamUnavailable` the stream takes no more appends: whether the batch is in
         it is unknown until it is closed and opened again.
+        """
+
+    def settle(self) -> int:
+        """Make what was appended as durable as this backend can; the ID through which it is.
+
+        Rows are deleted from the out table only through this ID. With the strongest durability, the
+        default, an append has done it already.
         """
 
     def read(self, after: int, through: int | None = None) -> Iterator[EventBatch]:
@@ -142,6 +172,14 @@ class Stream(Protocol):
 
     def trim(self, through: int) -> None:
         """Forget events through this ID, as far as the storage units allow."""
+
+    def redact(self, ids: Sequence[int]) -> int:
+        """Erase the content of these events, durably and in every copy that the backend keeps.
+
+        Answers how many were newly erased. IDs, types, subjects, times and the chain stay
+        (redaction.py). IDs that the stream does not hold are passed over. A backend that cannot
+        forget says so (`UsageError`).
+        """
 
     def report(self, kind: Kind, name: str, through: int) -> None:
         """Make known, durably, that a table or a group has every event through this ID.

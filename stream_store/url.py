@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 from urllib.parse import parse_qsl, unquote
 
-from outbox.errors import UsageError
+from outbox.errors import StreamLocked, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,6 +63,23 @@ def open_stream(url: str, mode: Mode = "read", *, create: bool = True) -> Stream
         raise UsageError(f"a stream is opened to read or to write, not to {mode!r}")
     parsed = StreamUrl.parse(url)
     return _look_up(_OPENERS, parsed)(parsed, mode, create)
+
+
+def open_to_maintain(url: str) -> Stream:
+    """The stream for `trim` and `redact`, also while another process writes it.
+
+    Where only one process can write, and one does, it is asked to do it. Everywhere else this is
+    a stream opened for writing.
+    """
+    parsed = StreamUrl.parse(url)
+    try:
+        return _look_up(_OPENERS, parsed)(parsed, "write", False)
+    except StreamLocked:
+        if parsed.scheme != "file":
+            raise
+        from stream_store.file.stream import FileStream
+
+        return FileStream(parsed.folder, asking=True)
 
 
 def check(url: str | Path) -> StreamCheck:

@@ -31,6 +31,7 @@ class Identity:
     source: str | None = None
     trimmed_through: int = 0
     lost: tuple[tuple[int, int], ...] = ()
+    compacted: bool = False
 
     @classmethod
     def new(cls) -> Identity:
@@ -80,4 +81,7 @@ def write_identity(folder: Path, identity: Identity) -> None:
     """Replace stream.json, durably."""
     path = folder / IDENTITY_NAME
     with disk.reporting("writing", path):
-        os.close(disk.replace(path, [json.dumps(asdict(identity), indent=2).encode() + b"\n"]))
+        fields = asdict(identity)
+        if not identity.compacted:
+            del fields["compacted"]  # programs of before know no such field
+        os.close(disk.replace(path, [json.dumps(fields, indent=2).encode() + b"\n"]))

@@ -16,6 +16,7 @@ from outbox.errors import OutboxError, StreamCorrupt
 from stream_store.file.frame import DamagedFrame, decode_events
 from stream_store.file.identity import IDENTITY_NAME, read_identity
 from stream_store.file.mark import MARK_NAME, Mark, read_mark
+from stream_store.file.recovery import begun_in_vain
 from stream_store.file.segment import (
     SEGMENT_HEADER_BYTES,
     Placed,
@@ -24,6 +25,7 @@ from stream_store.file.segment import (
     list_segments,
     segment_path,
 )
+from stream_store.redaction import is_redacted
 from stream_store.stream import Damage, StreamCheck
 
 if TYPE_CHECKING:
@@ -41,6 +43,8 @@ class _Tally:
     events: int = 0
     dead_ids: int = 0
     lost_ids: int = 0
+    redacted: int = 0
+    compacted: bool = False
     size_bytes: int = 0
     unacknowledged_bytes: int = 0
     damage: list[Damage] = field(default_factory=list)
@@ -54,9 +58,11 @@ def inspect(folder: Path) -> StreamCheck:
     folder = folder.absolute()
     names = list_segments(folder) if folder.is_dir() else []
     tally = _Tally(folder)
+    identity = None
     try:
         identity = read_identity(folder)
         tally.stream_id, tally.trimmed_through = identity.uuid, identity.trimmed_through
+        tally.compacted = identity.compacted
     except OutboxError as error:
         if not names:
             raise
@@ -64,7 +70,10 @@ def inspect(folder: Path) -> StreamCheck:
         tally.stream_id, tally.trimmed_through = _owner(folder, names), names[0]
     # The mark before the segments: what it covers is in the files that are looked at afterwards.
     mark = _mark(tally)
-    names = list_segments(folder)
+    # What lies before the trimmed range is left over from a trim that a crash cut short.
+    names = [name for name in list_segments(folder) if name >= tally.trimmed_through]
+    if identity is not None and begun_in_vain(folder, identity):
+        names = names[:1]
     tally.reached = tally.trimmed_through
     if tally.stream_id is not None:
         for name in names:
@@ -86,6 +95,8 @@ def inspect(folder: Path) -> StreamCheck:
         size_bytes=tally.size_bytes,
         unacknowledged_bytes=tally.unacknowledged_bytes,
         damage=tuple(tally.damage),
+        redacted=tally.redacted,
+        compacted=tally.compacted,
     )
 
 
@@ -152,10 +163,12 @@ def _inspect_segment(tally: _Tally, name: int, stream_id: UUID, durable: int | N
 
 def _take(tally: _Tally, path: Path, frame: Placed) -> None:
     header = frame.header
+    redacted = 0
     if not header.is_lost:
         batch = decode_events(header, frame.payload)
         if len(batch) > 1 and not pc.all(pc.less(batch.ids[:-1], batch.ids[1:])).as_py():
             raise DamagedFrame(f"the IDs {header.first_id} to {header.last_id} do not strictly increase")
+        redacted = pc.sum(is_redacted(batch.rows)).as_py()
     if header.prev_id != tally.reached:
         tally.add_damage(
             path, frame.offset, f"the frame follows ID {header.prev_id}, what lies before it ends at ID {tally.reached}"
@@ -167,4 +180,5 @@ def _take(tally: _Tally, path: Path, frame: Placed) -> None:
         tally.lost_ids += ids
     else:
         tally.events += header.events
+        tally.redacted += redacted
         tally.dead_ids += ids - header.events

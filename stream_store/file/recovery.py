@@ -114,10 +114,24 @@ def _remove_leftovers(folder: Path, identity: Identity) -> None:
     """What a crash left behind: files never put in place, segments trimmed and not yet removed."""
     for path in folder.glob(f"*{disk.TEMPORARY}"):
         disk.remove(path)
+    if begun_in_vain(folder, identity):
+        disk.remove(segment_path(folder, list_segments(folder)[-1]))
+        disk.sync_folder(folder)
     remove_segments(folder, identity.trimmed_through)
     for path in folder.glob("*.idx"):
         if not path.with_suffix(".log").exists():
             disk.remove(path)
+
+
+def begun_in_vain(folder: Path, identity: Identity) -> bool:
+    """Whether a crash in `Writer.begin` left an empty second segment that stream.json does not know."""
+    names = list_segments(folder)
+    return (
+        len(names) == 2
+        and identity.trimmed_through == names[0] == 0
+        and read_mark(folder, identity.uuid) == Mark(0, SEGMENT_HEADER_BYTES, 0)
+        and all(segment_path(folder, name).stat().st_size == SEGMENT_HEADER_BYTES for name in names)
+    )
 
 
 def remove_segments(folder: Path, through: int) -> None:

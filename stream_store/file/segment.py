@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from outbox.batch import EventBatch
 
 SEGMENT_SUFFIX = ".log"
+# Where a repair keeps damaged segments.
+ASIDE_NAME = "damaged"
 SEGMENT_HEADER_BYTES = 64
 SEGMENT_VERSION = 1
 

@@ -6,21 +6,22 @@ import threading
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from outbox.errors import StreamMissing, UsageError, WrongPartner
-from stream_store.file import disk, readers
+from stream_store.file import disk, readers, requests
 from stream_store.file.frame import encode_events, encode_lost
 from stream_store.file.identity import has_identity, read_identity
 from stream_store.file.lock import WriterLock
 from stream_store.file.reader import Reader, published_mark
 from stream_store.file.recovery import create_stream
 from stream_store.file.writer import Writer
-from stream_store.outcome import judge, require_sound
+from stream_store.outcome import judge, require_sound, require_unused
+from stream_store.redaction import id_set
 from stream_store.stream import Appended, Outcome, StreamInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
     from types import TracebackType
     from typing import Self
@@ -40,11 +41,20 @@ class FileStream:
     """A stream in a folder. Its methods may be called from several threads."""
 
     def __init__(
-        self, folder: Path, *, writing: bool = False, create: bool = True, segment_bytes: int = SEGMENT_BYTES
+        self,
+        folder: Path,
+        *,
+        writing: bool = False,
+        create: bool = True,
+        segment_bytes: int = SEGMENT_BYTES,
+        asking: bool = False,
     ) -> None:
+        # `asking`: open for reading; what is to be trimmed or erased is asked of the process that writes.
         self.folder = folder.absolute()
         self.url = self.folder.as_uri()
         self._writer: Writer | None = None
+        self._clerk: requests.Clerk | None = None
+        self._asks = asking
         self._lock = threading.RLock()
         if writing:
             self._open_writer(create=create, segment_bytes=segment_bytes)
@@ -52,6 +62,8 @@ class FileStream:
             self._identity = self._writer.identity if self._writer else read_identity(self.folder)
         self.stream_id = self._identity.stream_id
         self._reader = Reader(self.folder, self._identity.uuid, self._position)
+        if self._writer is not None:
+            self._clerk = requests.Clerk(self.folder, self._do)
 
     def _position(self) -> Mark:
         """How far the stream is durable: the writer knows, a reader looks at what it published."""
@@ -86,6 +98,7 @@ class FileStream:
             lost=identity.lost,
             segments=segments,
             size_bytes=size_bytes,
+            compacted=identity.compacted,
         )
 
     def bind(self, outbox_id: str, source: str) -> None:
@@ -100,6 +113,12 @@ class FileStream:
             if (bound, writer.identity.source) != (outbox_id, source):
                 writer.change_identity(replace(writer.identity, outbox_id=outbox_id, source=source))
 
+    def begin(self, through: int, *, compacted: bool = False) -> None:
+        with self._lock:
+            writer = self._writing("begin")
+            require_unused(self.info())
+            writer.begin(through, compacted=compacted)
+
     def tail(self) -> int:
         with disk.reporting("reading", self.folder):
             return self._position().tail
@@ -112,6 +131,9 @@ class FileStream:
             if result.outcome is Outcome.APPENDED:
                 writer.append(partial(encode_events, batch))
             return result
+
+    def settle(self) -> int:
+        return self.tail()
 
     def read(self, after: int, through: int | None = None) -> Iterator[EventBatch]:
         return self._reader.read(after, through)
@@ -134,8 +156,17 @@ class FileStream:
                 writer.change_identity(writer.identity.with_lost(((tail, through),)))
 
     def trim(self, through: int) -> None:
+        if self._asks:
+            requests.ask(self.folder, {"do": "trim", "through": through})
+            return
         with self._lock:
             self._writing("trim").trim(through)
+
+    def redact(self, ids: Sequence[int]) -> int:
+        if self._asks:
+            return requests.ask(self.folder, {"do": "redact", "ids": list(ids)})
+        with self._lock:
+            return self._writing("redact").redact(id_set(ids))
 
     def report(self, kind: Kind, name: str, through: int) -> None:
         readers.report(self.folder, kind, name, through)
@@ -146,7 +177,19 @@ class FileStream:
     def forget(self, kind: Kind, name: str) -> None:
         readers.forget(self.folder, kind, name)
 
+    def _do(self, request: dict[str, Any]) -> int:
+        """What another process asks for (requests.py)."""
+        if request["do"] == "redact":
+            return self.redact(request["ids"])
+        if request["do"] == "trim":
+            self.trim(int(request["through"]))
+            return self.info().trimmed_through
+        raise UsageError(f"a stream cannot be asked to {request['do']}")
+
     def close(self) -> None:
+        # Before the lock, which a request that is being done holds.
+        if self._clerk is not None:
+            self._clerk.close()
         with self._lock:
             if self._writer is not None:
                 self._writer.close()

@@ -11,20 +11,24 @@ import logging
 import os
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from outbox.errors import StreamUnavailable
-from stream_store.file import disk
+from outbox.errors import StreamUnavailable, UsageError
+from stream_store.file import disk, redact
 from stream_store.file.frame import Frame, seed_of
 from stream_store.file.identity import Identity, write_identity
 from stream_store.file.mark import MARK_NAME, encode_mark
 from stream_store.file.recovery import create_segment, recover, remove_segments
-from stream_store.file.segment import SEGMENT_HEADER_BYTES, list_segments
+from stream_store.file.segment import ASIDE_NAME, SEGMENT_HEADER_BYTES, list_segments
 from stream_store.file.tidy import Tidier
+from stream_store.redaction import between
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    import pyarrow as pa
 
     from stream_store.file.lock import WriterLock
 
@@ -87,15 +91,73 @@ class Writer:
     def trim(self, through: int) -> None:
         """Remove the sealed segments that end at or below `through`.
 
-        stream.json says so first: what is missing and not recorded as trimmed is damage.
+        stream.json says so first: what is missing and not recorded as trimmed is damage. A segment
+        that is being written, and of which something is to go, is sealed: it goes when all of it may.
         """
         self._require_usable()
+        if self._unsealed.prev_id < through and self._unsealed.tail > self._unsealed.prev_id:
+            with self._breaking("sealing"):
+                self._roll()
         ends = [end for end in list_segments(self._folder)[1:] if end <= through]
         if ends:
             self._tidier.wait()
             self.change_identity(replace(self.identity, trimmed_through=ends[-1]))
             with self._breaking("trimming"):
                 remove_segments(self._folder, ends[-1])
+
+    def begin(self, through: int, *, compacted: bool) -> None:
+        """Let an empty stream begin behind an ID.
+
+        The segment of that name comes first: a crash before stream.json says so leaves two empty
+        ones, and recovery removes the second; after it, recovery removes the first.
+        """
+        self._require_usable()
+        identity = replace(self.identity, trimmed_through=through, compacted=compacted)
+        if not through:
+            self.change_identity(identity)
+            return
+        with self._breaking("beginning"):
+            first = self._unsealed
+            try:
+                self._unsealed = create_segment(self._folder, through, identity.uuid)
+                self._inode = os.fstat(self._unsealed.fd).st_ino
+                self.change_identity(identity)
+                self._publish(durably=True)
+            finally:
+                if self._unsealed is not first:
+                    os.close(first.fd)
+            remove_segments(self._folder, through)
+
+    def redact(self, ids: pa.Int64Array) -> int:
+        """Erase these events from every file of the folder; how many had content until now."""
+        self._require_usable()
+        self._require_no_copies()
+        stream_id = self.identity.uuid
+        if len(between(ids, self._unsealed.prev_id, self._unsealed.tail)):
+            # Readers go by offsets in the segment being written: only a sealed one may be put in place anew.
+            with self._breaking("sealing"):
+                self._roll()
+        # What is being tidied is a second copy of the old content.
+        self._tidier.wait()
+        names = list_segments(self._folder)
+        found = 0
+        for name, end in pairwise(names):
+            here = between(ids, name, end)
+            count = redact.count(self._folder, name, stream_id, here) if len(here) else 0
+            if count:
+                with self._breaking("redacting"):
+                    redact.rewrite(self._folder, name, stream_id, here)
+                found += count
+        return found
+
+    def _require_no_copies(self) -> None:
+        """Damaged segments that a repair has put aside may hold what is to be erased, and cannot be read for it."""
+        aside = self._folder / ASIDE_NAME
+        if aside.is_dir() and any(aside.iterdir()):
+            raise UsageError(
+                f"{aside} holds damaged segments that a repair has put aside, with their old content: look at them for the "
+                "last time and remove the folder, then redact again"
+            )
 
     def close(self) -> None:
         if self._mark_fd is None:

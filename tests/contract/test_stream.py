@@ -20,6 +20,7 @@ from outbox.errors import (
 )
 from stream_store import Outcome, check, open_stream
 from stream_store.readers import GROUP, TABLE, lowest, reached
+from stream_store.redaction import REDACTED_CONTENT_TYPE
 from tests.crash.stream_events import EPOCH, assert_chained, batch, chain_of, ids_of, row, rows_of
 
 if TYPE_CHECKING:
@@ -302,6 +303,116 @@ def test_check_counts_events_and_dead_ids(url):
     assert (found.tail, found.events, found.dead_ids, found.unacknowledged_bytes) == (15, 4, 11, 0)
 
 
+def test_stream_begins_behind_an_id(url):
+    with open_stream(url, "write") as stream:
+        stream.begin(500)
+        assert stream.tail() == 500
+        info = stream.info()
+        assert (info.tail, info.trimmed_through, info.lost, info.compacted) == (500, 500, (), False)
+        assert list(stream.read(500)) == []
+        with pytest.raises(Trimmed, match="500"):
+            list(stream.read(499))
+        assert stream.append(batch([500])).outcome is Outcome.LATE
+        assert stream.append(batch([1], prev_id=0)).outcome is Outcome.LATE
+        assert stream.append(batch([501, 504], prev_id=500)).outcome is Outcome.APPENDED
+    with open_stream(url, "write") as stream:
+        assert (stream.tail(), stream.info().trimmed_through) == (504, 500)
+        assert chain_of(stream.read(500)) == [(500, 504)]
+    found = check(url)
+    assert found.ok, found.damage
+    assert (found.events, found.dead_ids) == (2, 2)
+
+
+def test_compacted_stream_is_marked_for_ever(url):
+    with open_stream(url, "write") as stream:
+        stream.begin(0, compacted=True)
+        assert stream.info().compacted
+        stream.append(batch([3], prev_id=0))
+    with open_stream(url, "write") as stream:
+        assert stream.info().compacted
+        stream.append(batch([9], prev_id=3))
+        stream.bind("outbox-a", "/shop")
+        assert stream.info().compacted
+        assert ids_of(stream.read(0)) == [3, 9]
+    assert check(url).compacted
+
+
+def test_stream_that_was_used_does_not_begin_anew(url):
+    with open_stream(url, "write") as stream:
+        stream.begin(10)
+        with pytest.raises(UsageError, match="in use"):
+            stream.begin(20)
+        stream.append(batch([11]))
+        with pytest.raises(UsageError, match="in use"):
+            stream.begin(20)
+        assert ids_of(stream.read(10)) == [11]
+
+
+def test_what_was_appended_is_settled(url):
+    with open_stream(url, "write") as stream:
+        assert stream.settle() == 0
+        stream.append(batch(range(1, 20)))
+        assert stream.settle() == stream.tail() == 19
+
+
+def erased(event_id: int) -> dict[str, object]:
+    gone = {"data": None, "data_bytes": None, "headers": None, "datacontenttype": REDACTED_CONTENT_TYPE}
+    return {**row(event_id), **gone}
+
+
+def test_redaction_erases_content_and_nothing_else(url):
+    with open_stream(url, "write") as stream:
+        for first in range(1, 100, 10):
+            stream.append(batch(range(first, first + 10)))
+        before = chain_of(stream.read(0))
+        chosen = [3, 7, 13, 55, 56, 100]
+        assert stream.redact([*chosen, 55, 4711]) == 6
+        assert stream.redact(chosen) == 0
+        assert stream.redact([7, 8]) == 1
+        expected = [erased(event_id) if event_id in [*chosen, 8] else row(event_id) for event_id in range(1, 101)]
+        assert rows_of(stream.read(0)) == expected
+        assert_chained(list(stream.read(0)), 0)
+        assert chain_of(stream.read(0))[-1][1] == before[-1][1] == stream.tail()
+        assert stream.append(batch([101])).outcome is Outcome.APPENDED
+        assert rows_of(stream.read(54, 57)) == [erased(55), erased(56), row(57)]
+        assert stream.find(EPOCH + timedelta(seconds=56)) == 56
+        with open_stream(url) as reader:
+            assert rows_of(reader.read(0, 100)) == expected
+    found = check(url)
+    assert found.ok, found.damage
+    assert (found.events, found.dead_ids, found.redacted) == (101, 0, 7)
+    with open_stream(url, "write") as stream:
+        assert rows_of(stream.read(0, 100)) == expected
+
+
+def test_redacted_event_is_a_duplicate_of_the_row_that_was_kept(url):
+    with open_stream(url, "write") as stream:
+        stream.append(batch(range(1, 10)))
+        stream.redact([7])
+        assert stream.append(batch(range(1, 10))).outcome is Outcome.DUPLICATE
+        for column, other in [("type", "another"), ("time", EPOCH), ("subject", "somebody else")]:
+            rows = [row(event_id) for event_id in range(1, 10)]
+            rows[6][column] = other
+            answer = stream.append(EventBatch(0, pa.RecordBatch.from_pylist(rows, schema=SCHEMA)))
+            assert (answer.outcome, answer.at_id) == (Outcome.CONFLICT, 7), column
+        changed = stream.append(batch(range(1, 10), salt="other"))
+        assert (changed.outcome, changed.at_id) == (Outcome.CONFLICT, 1)
+
+
+def test_redaction_passes_over_lost_dead_and_trimmed_ids(url):
+    with open_stream(url, "write") as stream:
+        assert stream.redact([]) == stream.redact([1, 2]) == 0
+        stream.append(batch([1, 2, 5], prev_id=0))
+        stream.lose(10)
+        stream.append(batch([11, 15], prev_id=10))
+        assert stream.redact([3, 4, 7, 10, 13, 15, 16]) == 1
+        assert stream.info().lost == ((5, 10),)
+        assert chain_of(stream.read(0)) == [(0, 5), (10, 15)]
+        assert rows_of(stream.read(11)) == [erased(15)]
+        stream.trim(5)
+        assert stream.redact([1, 11]) in (1, 2)
+
+
 def test_bind_is_kept_and_refuses_another_outbox(url):
     with open_stream(url, "write") as stream:
         stream.bind("outbox-a", "/shop")
@@ -346,6 +457,8 @@ def test_reader_changes_nothing(url):
             lambda: reader.bind("a", "b"),
             lambda: reader.lose(4),
             lambda: reader.trim(1),
+            lambda: reader.begin(5),
+            lambda: reader.redact([1]),
         ):
             with pytest.raises(UsageError, match="open for reading"):
                 change()

@@ -21,7 +21,8 @@ from tests.program import ROOT, environment, run, succeed
 if TYPE_CHECKING:
     from pathlib import Path
 
-ALL = [*COMMANDS, *ALIASES, "stream info", "stream check"]
+STREAM = ["info", "check", "trim", "compact", "redact", "copy", "repair"]
+ALL = [*COMMANDS, *ALIASES, *(f"stream {command}" for command in STREAM)]
 
 # Fixed words: scripts rely on them (DESIGN.md, section 9).
 WORDS = {
@@ -47,6 +48,21 @@ WORDS = {
     "rebase": ["--database", "--stream", "--outbox", "--dry-run", "--yes", "--json"],
     "stream info": ["--stream", "--outbox", "--json"],
     "stream check": ["--stream", "--outbox", "--json"],
+    "stream trim": [
+        "--stream",
+        "--database",
+        "--keep-days",
+        "--keep-bytes",
+        "--keep-count",
+        "--through",
+        "--dry-run",
+        "--force",
+        "--json",
+    ],
+    "stream compact": ["--stream", "--to", "--through", "--snapshot", "--keep-tombstones", "--json"],
+    "stream redact": ["--stream", "--subject", "--dry-run", "--json"],
+    "stream copy": ["--stream", "--to", "--follow", "--json"],
+    "stream repair": ["--stream", "--from", "--database", "--dry-run", "--json"],
     "uninstall": ["--database", "--outbox", "--force", "--json"],
 }
 

@@ -200,6 +200,25 @@ def test_trimmed_events_are_an_error(url):
         read_local(url, Span(0, 200))
 
 
+def test_redacted_events_are_rows_without_data_or_left_out(url):
+    """Append tables keep them; keyed tables pass over them."""
+    with open_stream(url, "write") as stream:
+        for first in range(1, 40, 10):
+            stream.append(batch(range(first, first + 10)))
+        gone = [3, *range(11, 21), 40]
+        stream.redact(gone)
+    kept = read_local(url, Span(0, 40))
+    assert kept["id"].to_pylist() == list(range(1, 41))
+    assert {kept["data"][event_id - 1].as_py() for event_id in gone} == {None}
+    schema = pa.schema([pa.field("n", pa.int64())])
+    typed = read_local(url, Span(0, 40), columns=["id", "data_bytes"], schema=schema)
+    assert [typed["_error"][event_id - 1].as_py() for event_id in gone] == [None] * len(gone)
+    whole = [event_id for event_id in range(1, 41) if event_id not in gone]
+    assert read_local(url, Span(0, 40), redacted=False)["id"].to_pylist() == whole
+    chained = read_local(url, Span(0, 40), columns=["id"], types=["order.1"], redacted=False, prev_id=True)
+    assert chained["id"].to_pylist() == [event_id for event_id in whole if event_id % 3 == 1]
+
+
 def test_small_is_few_ids_and_few_bytes(tmp_path, monkeypatch):
     url = f"file://{tmp_path}/stream"
     write_stream(url, [{"data": {"n": n}, "time": EPOCH + timedelta(seconds=n)} for n in range(2000)])

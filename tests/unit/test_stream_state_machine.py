@@ -17,7 +17,11 @@ from outbox.errors import StreamCorrupt, Trimmed
 from stream_store import Outcome, check, open_stream
 from stream_store.file.frame import encode_events, seed_of
 from stream_store.file.segment import list_segments, segment_path
+from stream_store.mending import from_copy as copied_from
+from stream_store.mending import repair
+from stream_store.redaction import REDACTED_CONTENT_TYPE
 from tests.crash.stream_events import EPOCH, batch, ids_of, row, rows_of
+from tests.crash.stream_faults import copy_folder
 
 
 class FileStreamMachine(RuleBasedStateMachine):
@@ -32,6 +36,7 @@ class FileStreamMachine(RuleBasedStateMachine):
         self.tail = 0
         self.trimmed = 0
         self.lost: list[tuple[int, int]] = []
+        self.redacted: set[int] = set()
         self.stream = open_stream(self.url, "write")
         self.reader = open_stream(self.url)
 
@@ -142,14 +147,22 @@ class FileStreamMachine(RuleBasedStateMachine):
         self.tail += 1
         self.ids.append(self.tail)
 
-    @rule(data=st.data(), bit=st.integers(0, 7))
-    def damage_a_byte_and_repair_it(self, data, bit):
+    @precondition(lambda self: self.held())
+    @rule(data=st.data())
+    def redact(self, data):
+        chosen = data.draw(st.sets(st.sampled_from(self.held()), min_size=1))
+        assert self.stream.redact([*chosen, self.tail + 1]) == len(chosen - self.redacted)
+        self.redacted |= chosen
+
+    @rule(data=st.data(), bit=st.integers(0, 7), from_copy=st.booleans())
+    def damage_a_byte_and_repair_it(self, data, bit, from_copy):
         path = segment_path(self.folder, data.draw(st.sampled_from(list_segments(self.folder))))
         content = path.read_bytes()
         at = data.draw(st.integers(0, len(content) - 1))
         damaged = bytearray(content)
         damaged[at] ^= 1 << bit
         self.stream.close()
+        copy_folder(self.folder, self.root / "whole")
         path.write_bytes(damaged)
         found = check(self.url.partition("?")[0])
         assert not found.ok
@@ -165,7 +178,16 @@ class FileStreamMachine(RuleBasedStateMachine):
         if path.name == segment_path(self.folder, list_segments(self.folder)[-1]).name:
             with pytest.raises(StreamCorrupt, match=path.name):
                 open_stream(self.url, "write")
-        path.write_bytes(content)
+        if from_copy:
+            with open_stream(f"file://{self.root}/whole") as whole:
+                found = repair(self.url, copied_from(whole, None))
+            assert found
+            assert all(each.problem is None for each in found), found
+            assert check(self.url.partition("?")[0]).ok
+            # Nothing is redacted while it holds old content.
+            shutil.rmtree(self.folder / "damaged")
+        else:
+            path.write_bytes(content)
         self.stream = open_stream(self.url, "write")
 
     @rule(data=st.data())
@@ -212,7 +234,8 @@ class FileStreamMachine(RuleBasedStateMachine):
     def nothing_is_lost_or_doubled(self):
         if not hasattr(self, "stream"):
             return
-        expected = [row(event_id) for event_id in self.held()]
+        gone = {"data": None, "data_bytes": None, "headers": None, "datacontenttype": REDACTED_CONTENT_TYPE}
+        expected = [{**row(each), **(gone if each in self.redacted else {})} for each in self.held()]
         for stream in (self.stream, self.reader):
             assert stream.tail() == self.tail
             assert rows_of(stream.read(self.trimmed)) == expected

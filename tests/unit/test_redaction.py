@@ -1,0 +1,34 @@
+"""What redaction leaves of an event, and which events it is asked for."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stream_store.redaction import between, count_content, id_set, is_redacted, redacted
+from tests.crash.stream_events import batch
+
+
+def test_erased_text_is_in_no_buffer_of_the_batch():
+    rows = batch(range(1, 30), salt="a secret").rows
+    erased = redacted(rows, id_set(range(1, 30)))
+    assert b"secret" in rows.serialize().to_pybytes()
+    assert b"secret" not in erased.serialize().to_pybytes()
+
+
+def test_only_the_chosen_rows_are_erased():
+    rows = batch(range(1, 30), salt="a secret").rows
+    erased = redacted(rows, id_set([4, 9]))
+    assert [
+        event_id for event_id, gone in zip(rows["id"].to_pylist(), is_redacted(erased).to_pylist(), strict=True) if gone
+    ] == [4, 9]
+    others = pa.array([event_id not in (4, 9) for event_id in range(1, 30)])
+    assert erased.filter(others).equals(rows.filter(others))
+    assert (count_content(rows, id_set([4, 9, 99])), count_content(erased, id_set([4, 5, 9]))) == (2, 1)
+
+
+@given(st.lists(st.integers(1, 60)), st.integers(0, 60), st.integers(0, 60))
+def test_ids_between_are_found_by_bisection(ids, after, through):
+    found = between(id_set(ids), after, max(after, through)).to_pylist()
+    assert found == sorted({each for each in ids if after < each <= through})
