@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl, quote, unquote
 
 from outbox.errors import UsageError
 
@@ -62,6 +62,14 @@ class StreamUrl:
         unknown = sorted(set(self.options) - set(known))
         if unknown:
             raise UsageError(f"{self.scheme}:// knows no option {unknown[0]!r}; known: {', '.join(known) or 'none'}")
+
+
+def without_secrets(url: str) -> str:
+    """The URL as it may be shown."""
+    for secret in StreamUrl.parse(url).secrets:
+        for spelled in (secret, quote(secret, safe=""), quote(secret)):
+            url = url.replace(spelled, "***")
+    return url
 
 
 def open_stream(url: str, mode: Mode = "read", *, create: bool = True) -> Stream:

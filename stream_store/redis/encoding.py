@@ -112,7 +112,9 @@ def _field(name: str, values: pa.BinaryArray) -> pa.BinaryArray:
 
 def _word(values: pa.BinaryArray, before: bytes = b"") -> pa.BinaryArray:
     lengths = _binary(pc.binary_length(values))
-    return pc.binary_join_element_wise(_text(before + b"$"), lengths, _text(b"\r\n"), values, _text(b"\r\n"), _text(b""))
+    return pc.binary_join_element_wise(
+        _text(before + b"$"), lengths, _text(b"\r\n"), values, _text(b"\r\n"), _text(b"")
+    )
 
 
 def _rfc3339(times: pa.TimestampArray) -> pa.BinaryArray:

@@ -48,7 +48,9 @@ def inspect(address: Address) -> StreamCheck:
                 reached = batch.last_id
             start = f"({entries[-1][0].decode()}" if len(entries) == PAGE_ENTRIES else ""
         if not damage and reached < facts.tail and not facts.is_lost(reached, facts.tail):
-            damage.append(Damage(keys.events, reached, f"events behind ID {reached} through ID {facts.tail} are missing"))
+            damage.append(
+                Damage(keys.events, reached, f"events behind ID {reached} through ID {facts.tail} are missing")
+            )
         lost_ids = sum(max(0, through - max(after, facts.trimmed_through)) for after, through in facts.lost)
         return StreamCheck(
             url=stream.url,

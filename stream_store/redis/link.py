@@ -11,12 +11,12 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from outbox.errors import UsageError
 from stream_store.redis.refusal import CREDENTIALS, Refused, as_ours
-from stream_store.redis.scripts import Script
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from stream_store.redis.address import Address
+    from stream_store.redis.scripts import Script
 
 Packed = bytes | memoryview
 

@@ -12,7 +12,6 @@ from uuid import uuid4
 
 from redis.exceptions import NoScriptError, ResponseError
 
-from outbox.batch import EventBatch
 from outbox.errors import StaleTail, StreamCorrupt, StreamMissing, StreamUnavailable, UsageError, WrongPartner
 from stream_store.durability import Acks
 from stream_store.outcome import judge, require_sound, require_unused
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from outbox.batch import EventBatch
     from stream_store.readers import Kind
     from stream_store.redis.address import Address
     from stream_store.redis.decoding import Entry
