@@ -76,7 +76,12 @@ class OutboxSettings:
 
     @property
     def stream(self) -> str:
-        return self._required("stream", "URL", lasting)
+        from stream_store import StreamUrl
+
+        url = self._required("stream", "URL", lasting)
+        for secret in StreamUrl.parse(url).secrets:
+            printing.keep_secret(secret)
+        return url
 
     @property
     def stream_if_given(self) -> str | None:

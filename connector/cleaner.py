@@ -114,10 +114,14 @@ class Cleaner:
         session: Session,
         policy: DeleteAfter,
         materialized_through: Callable[[], int | None],
+        settle: Callable[[], int],
     ) -> None:
         self._session = session
         self._policy = policy
         self._materialized_through = materialized_through
+        # `Stream.settle`: rows go only when the stream has them durably, whatever it acknowledged them with.
+        self._settle = settle
+        self._settled_through = 0
         self._deleted_through = 0
         self._ranges: deque[AppendedRange] = deque()
         self._lock = threading.Lock()
@@ -193,17 +197,27 @@ class Cleaner:
         # Outside of the lock, which the appender needs: it reads files.
         materialized_through = (self._materialized_through() or 0) if self._policy.kind == "materialized" else 0
         with self._lock:
-            if not self._ranges:
+            if not self._ranges or not self._is_due(self._ranges[0], materialized_through, over=over):
                 return None
-            first = self._ranges[0]
-            age_seconds = time.monotonic() - first.appended_at
-            if self._policy.kind == "age" and age_seconds < self._policy.age_seconds:
-                return None
-            if self._policy.kind == "materialized" and first.through > materialized_through:
-                return None
-            if self.backlog and not over and age_seconds < BACKLOG_PATIENCE_SECONDS:
-                return None
-            return self._ranges.popleft()
+            # Taken out before it is settled, so that it does not grow meanwhile.
+            first = self._ranges.popleft()
+        if first.through > self._settled_through:
+            # Outside of the lock too: it may wait for a disk or for replicas.
+            self._settled_through = self._settle()
+        if first.through <= self._settled_through:
+            return first
+        with self._lock:
+            self._ranges.appendleft(first)
+        return None
+
+    def _is_due(self, first: AppendedRange, materialized_through: int, *, over: bool) -> bool:
+        """Whether the policy lets a range go."""
+        age_seconds = time.monotonic() - first.appended_at
+        if self._policy.kind == "age" and age_seconds < self._policy.age_seconds:
+            return False
+        if self._policy.kind == "materialized" and first.through > materialized_through:
+            return False
+        return not self.backlog or over or age_seconds >= BACKLOG_PATIENCE_SECONDS
 
     def _try_to_delete(self, due: AppendedRange) -> bool:
         """Delete a range; False when somebody's lock is in the way, and it has to be tried later."""

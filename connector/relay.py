@@ -97,7 +97,9 @@ class Relay:
             source.open()
             session = stack.enter_context(open_session(self._options, "outbox cleaner", hurried=True))
             source.ignore(session)
-            cleaner = Cleaner(session, self._options.delete_after, lambda: lowest(stream.readers(), TABLE))
+            cleaner = Cleaner(
+                session, self._options.delete_after, lambda: lowest(stream.readers(), TABLE), stream.settle
+            )
             started = start(source, stream, session, self._options.batch_rows, cleaner.take, self._stop)
             self._relayed_through = started.tail
             self.has_led = True

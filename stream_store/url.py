@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl, quote, unquote
 
 from outbox.errors import StreamLocked, UsageError
 
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from stream_store.stream import Stream, StreamCheck
 
 Mode = Literal["read", "write"]
+_SECRET = re.compile(r"password|secret|token|access_key$|account_key")
 T = TypeVar("T")
 
 
@@ -48,10 +51,25 @@ class StreamUrl:
             raise UsageError(f"{name}={text} in the stream URL is not a whole number above 0")
         return int(text)
 
+    @property
+    def secrets(self) -> set[str]:
+        """What must never be printed of the URL: its password, and options that are one."""
+        user, at, _ = self.place.rpartition("@")
+        named = {text for name, text in self.options.items() if _SECRET.search(name.lower())}
+        return {text for text in {user.partition(":")[2] if at else "", *named} if text}
+
     def require_options(self, *known: str) -> None:
         unknown = sorted(set(self.options) - set(known))
         if unknown:
             raise UsageError(f"{self.scheme}:// knows no option {unknown[0]!r}; known: {', '.join(known) or 'none'}")
+
+
+def without_secrets(url: str) -> str:
+    """The URL as it may be shown."""
+    for secret in StreamUrl.parse(url).secrets:
+        for spelled in (secret, quote(secret, safe=""), quote(secret)):
+            url = url.replace(spelled, "***")
+    return url
 
 
 def open_stream(url: str, mode: Mode = "read", *, create: bool = True) -> Stream:
@@ -90,11 +108,26 @@ def check(url: str | Path) -> StreamCheck:
 
 
 def _open_file(url: StreamUrl, mode: Mode, create: bool) -> Stream:
+    from stream_store.durability import Acks
     from stream_store.file.stream import SEGMENT_BYTES, FileStream
 
-    url.require_options("segment_bytes")
-    segment_bytes = url.number("segment_bytes", SEGMENT_BYTES)
-    return FileStream(url.folder, writing=mode == "write", create=create, segment_bytes=segment_bytes)
+    url.require_options("segment_bytes", "acks")
+    return FileStream(
+        url.folder,
+        writing=mode == "write",
+        create=create,
+        segment_bytes=url.number("segment_bytes", SEGMENT_BYTES),
+        # One disk is all the copies there are: `majority` and `all` mean the same here.
+        relaxed=Acks.of(url.options) is Acks.WRITE,
+    )
+
+
+def _open_redis(url: StreamUrl, mode: Mode, create: bool) -> Stream:
+    _require_driver("redis", "redis")
+    from stream_store.redis.address import Address
+    from stream_store.redis.stream import RedisStream
+
+    return RedisStream(Address.of(url), writing=mode == "write", create=create)
 
 
 def _open_memory(url: StreamUrl, mode: Mode, create: bool) -> Stream:
@@ -110,6 +143,14 @@ def _check_file(url: StreamUrl) -> StreamCheck:
     return inspect(url.folder)
 
 
+def _check_redis(url: StreamUrl) -> StreamCheck:
+    _require_driver("redis", "redis")
+    from stream_store.redis.address import Address
+    from stream_store.redis.inspection import inspect
+
+    return inspect(Address.of(url))
+
+
 def _check_memory(url: StreamUrl) -> StreamCheck:
     from stream_store.memory import MemoryStream
 
@@ -117,8 +158,23 @@ def _check_memory(url: StreamUrl) -> StreamCheck:
         return stream.check()
 
 
-_OPENERS: dict[str, Callable[[StreamUrl, Mode, bool], Stream]] = {"file": _open_file, "memory": _open_memory}
-_CHECKERS: dict[str, Callable[[StreamUrl], StreamCheck]] = {"file": _check_file, "memory": _check_memory}
+_OPENERS: dict[str, Callable[[StreamUrl, Mode, bool], Stream]] = {
+    "file": _open_file,
+    "memory": _open_memory,
+    "redis": _open_redis,
+    "rediss": _open_redis,
+}
+_CHECKERS: dict[str, Callable[[StreamUrl], StreamCheck]] = {
+    "file": _check_file,
+    "memory": _check_memory,
+    "redis": _check_redis,
+    "rediss": _check_redis,
+}
+
+
+def _require_driver(module: str, extra: str) -> None:
+    if find_spec(module) is None:
+        raise UsageError(f"{extra}:// needs a package that is not installed: pip install 'outbox-connector[{extra}]'")
 
 
 def _look_up(table: dict[str, T], url: StreamUrl) -> T:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
-from tests.servers import mariadb, postgresql
+from tests.servers import mariadb, postgresql, redis
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -79,6 +79,20 @@ def mysql_admin_url() -> str:
         return mariadb.mysql_admin_url()
     except Exception as error:
         pytest.skip(f"MySQL itself needs Docker or OUTBOX_TEST_MYSQL_URL, and neither is here: {error}")
+
+
+@pytest.fixture(scope="session")
+def redis_server_url() -> Iterator[str]:
+    url, server = redis.server_url()
+    yield url
+    if server:
+        server.destroy()
+
+
+@pytest.fixture
+def redis_stream_url(redis_server_url: str) -> str:
+    """The URL of a Redis stream that is not there yet."""
+    return f"{redis_server_url}/{redis.fresh_name()}"
 
 
 @pytest.fixture

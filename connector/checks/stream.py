@@ -6,6 +6,7 @@ import shlex
 import tempfile
 from typing import TYPE_CHECKING
 
+from connector.checks import redis
 from connector.checks.finding import Subject, error, ok, warning
 from connector.checks.position import read_drawn
 from outbox.errors import OutboxError, StreamMissing
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 def look(url: str, subject: Subject | None, delete_after: str) -> Iterator[Finding]:
     """`subject` is None when the database could not be looked at; then only the stream itself is."""
     from stream_store import StreamUrl, open_stream
+    from stream_store.url import without_secrets
 
     info = subject.info if subject else None
     try:
@@ -29,12 +31,12 @@ def look(url: str, subject: Subject | None, delete_after: str) -> Iterator[Findi
         with open_stream(url) as stream:
             facts = stream.info()
     except StreamMissing:
-        yield from missing(url, info, subject)
+        yield from missing(without_secrets(url), info, subject)
     except (OutboxError, OSError) as refusal:
         yield error(
             "stream",
             f"the stream cannot be opened: {refusal}",
-            f"outbox stream check --stream {shlex.quote(url)} names the damage; correct the URL if it is wrong",
+            f"outbox stream check --stream {shlex.quote(without_secrets(url))} names the damage; correct the URL if it is wrong",
         )
         return
     else:
@@ -44,6 +46,8 @@ def look(url: str, subject: Subject | None, delete_after: str) -> Iterator[Findi
             yield from judge_tail(info, facts.tail, read_drawn(subject), subject)
     if parsed.scheme == "file":
         yield from writable(parsed)
+    elif parsed.scheme in ("redis", "rediss"):
+        yield from redis.look(parsed, delete_after)
     yield from judge_copies(parsed.scheme, delete_after)
 
 
@@ -71,7 +75,7 @@ def judge_bond(info: Info, facts: StreamInfo, subject: Subject) -> Iterator[Find
     elif info.stream_id not in (None, facts.stream_id):
         yield error(
             "bond",
-            f"the outbox is bound to stream {info.stream_id}, this is stream {facts.stream_id}: the folder was emptied or swapped",
+            f"the outbox is bound to stream {info.stream_id}, this is stream {facts.stream_id}: it was emptied or swapped",
             f"put the right stream back, or bind this one: {_rebase(subject, facts.url)}",
         )
     elif facts.outbox_id is None and info.stream_id is None:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from outbox.errors import OutboxError, StreamCorrupt
 from stream_store.file.frame import DamagedFrame, decode_events
 from stream_store.file.identity import IDENTITY_NAME, read_identity
-from stream_store.file.mark import MARK_NAME, Mark, read_mark
+from stream_store.file.mark import MARK_NAME, Mark, is_relaxed, settled_mark
 from stream_store.file.recovery import begun_in_vain
 from stream_store.file.segment import (
     SEGMENT_HEADER_BYTES,
@@ -114,7 +114,7 @@ def _mark(tally: _Tally) -> Mark | None:
     if tally.stream_id is None:
         return None
     try:
-        return read_mark(tally.folder, tally.stream_id)
+        return settled_mark(tally.folder, tally.stream_id)
     except StreamCorrupt as error:
         tally.add_damage(tally.folder / MARK_NAME, 0, str(error))
         return None
@@ -151,7 +151,9 @@ def _inspect_segment(tally: _Tally, name: int, stream_id: UUID, durable: int | N
                 offset += frame.header.frame_bytes
         except (DamagedFrame, StreamCorrupt) as error:
             behind = segment.next_valid(offset, size_bytes)
-            if behind is None and durable is not None and offset >= durable:
+            # Whole frames may lie behind torn ones where nothing was synced.
+            torn = behind is None or is_relaxed(tally.folder)
+            if torn and durable is not None and offset >= durable:
                 tally.unacknowledged_bytes = size_bytes - offset
                 return
             unread_bytes = (behind or size_bytes) - offset

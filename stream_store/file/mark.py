@@ -3,6 +3,11 @@
 The writer overwrites it after each successful sync of a segment. It is itself synced only
 when a segment is sealed and when the stream is closed, so after a power failure it may be
 older than the segments, never newer.
+
+Unless the stream is written with `acks=write`: then the writer publishes what it has written,
+and syncs when it is told to settle. Readers may see what a power failure takes back. As long as
+there is a second record of the same form, `settled`, it is this one that says how far the
+stream is on the disk for sure.
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MARK_NAME = "durable"
+SETTLED_NAME = "settled"
 
 _MAGIC = b"OBXMARK1"
 _RECORD = struct.Struct("<8s16sqqqI")
@@ -40,12 +46,12 @@ def encode_mark(mark: Mark, stream_id: UUID) -> bytes:
     return body + zlib.crc32(body).to_bytes(4, "little")
 
 
-def read_mark(folder: Path, stream_id: UUID) -> Mark | None:
+def read_mark(folder: Path, stream_id: UUID, name: str = MARK_NAME) -> Mark | None:
     """The published mark; None when there is no readable one.
 
     A record that was read while it was being overwritten fails its CRC and is read again.
     """
-    path = folder / MARK_NAME
+    path = folder / name
     for _ in range(_TORN_READS_MAX):
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -66,3 +72,13 @@ def read_mark(folder: Path, stream_id: UUID) -> Mark | None:
                 return Mark(segment, offset, tail)
         time.sleep(_TORN_PAUSE_SECONDS)
     return None
+
+
+def is_relaxed(folder: Path) -> bool:
+    """Whether the published mark may be ahead of what is on the disk."""
+    return (folder / SETTLED_NAME).exists()
+
+
+def settled_mark(folder: Path, stream_id: UUID) -> Mark | None:
+    """How far the stream is on the disk for sure; None when that is not known."""
+    return read_mark(folder, stream_id, SETTLED_NAME if is_relaxed(folder) else MARK_NAME)

@@ -2,7 +2,8 @@
 
 A tail that a crash left half written is cut; anything else that is not whole is damage. The
 two differ like this: the writer syncs each frame before it writes the next, so at most the
-last frame of the last segment can be torn, and never one below the published mark.
+last frame of the last segment can be torn, and never one below the published mark. With
+`acks=write` that holds for the settled mark (mark.py), and everything behind it may be torn.
 
 The page cache is not the disk. After a failed sync the kernel may hold pages that it takes
 for clean and that are not on the disk, and another sync of the same file says "done". So the
@@ -22,7 +23,7 @@ from outbox.errors import StreamCorrupt
 from stream_store.file import disk
 from stream_store.file.identity import Identity, write_identity
 from stream_store.file.index import SparseIndex, read_index
-from stream_store.file.mark import MARK_NAME, Mark, encode_mark, read_mark
+from stream_store.file.mark import MARK_NAME, Mark, encode_mark, is_relaxed, read_mark, settled_mark
 from stream_store.file.segment import (
     SEGMENT_HEADER_BYTES,
     Segment,
@@ -96,10 +97,10 @@ def recover(folder: Path, identity: Identity) -> Recovered:
     with disk.reporting("recovering", folder):
         _remove_leftovers(folder, identity)
         names = list_segments(folder)
-        mark = read_mark(folder, identity.uuid)
+        mark = settled_mark(folder, identity.uuid)
         _require_whole(folder, identity, names, mark)
         untidy = tuple(name for name, end in pairwise(names) if not _verify_sealed(folder, name, end, identity.uuid))
-        unsealed, lost = _renew(folder, names[-1], identity.uuid, mark)
+        unsealed, lost = _renew(folder, names[-1], identity.uuid, mark, is_relaxed(folder))
     if set(lost) - set(identity.lost):
         identity = identity.with_lost(lost)
         try:
@@ -180,8 +181,13 @@ def _verify_sealed(folder: Path, name: int, end: int, stream_id: UUID) -> bool:
     return index is not None
 
 
-def _renew(folder: Path, name: int, stream_id: UUID, mark: Mark | None) -> tuple[Unsealed, tuple[tuple[int, int], ...]]:
-    """Write the last segment anew, without a torn tail; also the lost ranges it records."""
+def _renew(
+    folder: Path, name: int, stream_id: UUID, mark: Mark | None, relaxed: bool
+) -> tuple[Unsealed, tuple[tuple[int, int], ...]]:
+    """Write the last segment anew, without a torn tail; also the lost ranges it records.
+
+    `relaxed`: behind the mark nothing was synced, so whole frames may lie behind torn ones.
+    """
     segment = Segment(folder, name, stream_id)
     size_bytes = segment.size_bytes()
     durable = mark.offset if mark is not None and mark.segment == name else SEGMENT_HEADER_BYTES
@@ -201,7 +207,7 @@ def _renew(folder: Path, name: int, stream_id: UUID, mark: Mark | None) -> tuple
                 lost.append((header.prev_id, header.last_id))
             end = frame.offset + header.frame_bytes
     except StreamCorrupt:
-        if end < durable or segment.next_valid(end, size_bytes) is not None:
+        if end < durable or (not relaxed and segment.next_valid(end, size_bytes) is not None):
             raise
     if end < durable:
         raise StreamCorrupt(

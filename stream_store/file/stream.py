@@ -13,6 +13,7 @@ from stream_store.file import disk, readers, requests
 from stream_store.file.frame import encode_events, encode_lost
 from stream_store.file.identity import has_identity, read_identity
 from stream_store.file.lock import WriterLock
+from stream_store.file.mark import settled_mark
 from stream_store.file.reader import Reader, published_mark
 from stream_store.file.recovery import create_stream
 from stream_store.file.writer import Writer
@@ -48,6 +49,7 @@ class FileStream:
         create: bool = True,
         segment_bytes: int = SEGMENT_BYTES,
         asking: bool = False,
+        relaxed: bool = False,
     ) -> None:
         # `asking`: open for reading; what is to be trimmed or erased is asked of the process that writes.
         self.folder = folder.absolute()
@@ -57,7 +59,7 @@ class FileStream:
         self._asks = asking
         self._lock = threading.RLock()
         if writing:
-            self._open_writer(create=create, segment_bytes=segment_bytes)
+            self._open_writer(create=create, segment_bytes=segment_bytes, relaxed=relaxed)
         with disk.reporting("opening", self.folder):
             self._identity = self._writer.identity if self._writer else read_identity(self.folder)
         self.stream_id = self._identity.stream_id
@@ -69,7 +71,7 @@ class FileStream:
         """How far the stream is durable: the writer knows, a reader looks at what it published."""
         return self._writer.mark if self._writer else published_mark(self.folder, self._identity.uuid)
 
-    def _open_writer(self, *, create: bool, segment_bytes: int) -> None:
+    def _open_writer(self, *, create: bool, segment_bytes: int, relaxed: bool) -> None:
         if not has_identity(self.folder) and not create:
             raise StreamMissing(f"there is no stream in {self.folder}")
         with disk.reporting("making", self.folder):
@@ -78,7 +80,7 @@ class FileStream:
         try:
             if not has_identity(self.folder):
                 create_stream(self.folder)
-            self._writer = Writer(self.folder, lock, read_identity(self.folder), segment_bytes)
+            self._writer = Writer(self.folder, lock, read_identity(self.folder), segment_bytes, relaxed=relaxed)
         finally:
             if self._writer is None:
                 lock.release()
@@ -133,7 +135,12 @@ class FileStream:
             return result
 
     def settle(self) -> int:
-        return self.tail()
+        if self._writer is None:
+            with disk.reporting("reading", self.folder):
+                mark = settled_mark(self.folder, self._identity.uuid)
+                return mark.tail if mark else 0
+        with self._lock:
+            return self._writer.settle()
 
     def read(self, after: int, through: int | None = None) -> Iterator[EventBatch]:
         return self._reader.read(after, through)
@@ -151,7 +158,7 @@ class FileStream:
             writer = self._writing("lose")
             tail = writer.mark.tail
             if through > tail:
-                writer.append(partial(encode_lost, tail, through))
+                writer.append(partial(encode_lost, tail, through), durably=True)
                 # A crash before this line: recovery finds the frame and adds the range.
                 writer.change_identity(writer.identity.with_lost(((tail, through),)))
 

@@ -18,7 +18,7 @@ from outbox.errors import StreamUnavailable, UsageError
 from stream_store.file import disk, redact
 from stream_store.file.frame import Frame, seed_of
 from stream_store.file.identity import Identity, write_identity
-from stream_store.file.mark import MARK_NAME, encode_mark
+from stream_store.file.mark import MARK_NAME, SETTLED_NAME, encode_mark
 from stream_store.file.recovery import create_segment, recover, remove_segments
 from stream_store.file.segment import ASIDE_NAME, SEGMENT_HEADER_BYTES, list_segments
 from stream_store.file.tidy import Tidier
@@ -38,7 +38,9 @@ log = logging.getLogger(__name__)
 class Writer:
     """The writing half of a file stream; `identity` and `mark` are what is durable."""
 
-    def __init__(self, folder: Path, lock: WriterLock, identity: Identity, segment_bytes: int) -> None:
+    def __init__(
+        self, folder: Path, lock: WriterLock, identity: Identity, segment_bytes: int, *, relaxed: bool = False
+    ) -> None:
         self._folder = folder
         self._lock = lock
         self._segment_bytes = segment_bytes
@@ -53,10 +55,14 @@ class Writer:
         self._stream_id = identity.uuid
         self._seed = seed_of(self._stream_id)
         self._mark_fd: int | None = None
+        # With `acks=write` alone: appends are synced by `settle`, and this says how far.
+        self._settled_fd: int | None = None
+        self._settled = self.mark
         try:
             with disk.reporting("publishing in", folder):
                 self._mark_fd = os.open(folder / MARK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
                 self._publish(durably=True)
+                self._open_settled(relaxed=relaxed)
                 disk.sync_folder(folder)
         except BaseException:
             self._close_files()
@@ -65,8 +71,11 @@ class Writer:
         for prev_id in recovered.untidy:
             self._tidier.submit(prev_id)
 
-    def append(self, encode: Callable[[int, int], Frame]) -> None:
-        """Write the frame that `encode` makes for an offset; return when it is durable."""
+    def append(self, encode: Callable[[int, int], Frame], *, durably: bool = False) -> None:
+        """Write the frame that `encode` makes for an offset; return when it is durable.
+
+        With `acks=write` that is left to `settle`, unless the caller insists.
+        """
         self._require_usable()
         if self._unsealed.offset >= max(self._segment_bytes, SEGMENT_HEADER_BYTES + 1):
             with self._breaking("sealing"):
@@ -76,11 +85,24 @@ class Writer:
         assert frame.header.prev_id == unsealed.tail, (frame.header.prev_id, unsealed.tail)
         with self._breaking("appending to"):
             disk.write(unsealed.fd, frame.parts, unsealed.offset)
-            disk.sync(unsealed.fd)
+            if durably or self._settled_fd is None:
+                disk.sync(unsealed.fd)
             self._require_in_place()
             unsealed.index.add(unsealed.offset, frame.header)
             unsealed.offset += frame.header.frame_bytes
             self._publish()
+
+    def settle(self) -> int:
+        """Make everything that was appended durable; the ID through which it is."""
+        if self._settled_fd is not None and self._settled != self.mark:
+            self._require_usable()
+            with self._breaking("syncing"):
+                disk.sync(self._unsealed.fd)
+                self._require_in_place()
+                disk.publish(self._settled_fd, encode_mark(self.mark, self._stream_id))
+                disk.sync(self._settled_fd)
+                self._settled = self.mark
+        return self.mark.tail
 
     def change_identity(self, identity: Identity) -> None:
         self._require_usable()
@@ -164,6 +186,8 @@ class Writer:
             return
         self._tidier.close()
         if self._broken is None:
+            with suppress(StreamUnavailable):  # what is not durable then was not settled either
+                self.settle()
             with suppress(OSError):  # the mark may be old: a writer that opens the stream publishes it anew
                 disk.sync(self._mark_fd)
         self._close_files()
@@ -171,6 +195,8 @@ class Writer:
     def _roll(self) -> None:
         """Seal the segment, all of which is durable, and go on in a new one."""
         sealed = self._unsealed
+        if self._settled_fd is not None:
+            disk.sync(sealed.fd)
         self._unsealed = create_segment(self._folder, sealed.tail, self.identity.uuid)
         self._inode = os.fstat(self._unsealed.fd).st_ino
         os.close(sealed.fd)
@@ -184,6 +210,14 @@ class Writer:
         disk.publish(self._mark_fd, encode_mark(self.mark, self._stream_id))
         if durably:
             disk.sync(self._mark_fd)
+
+    def _open_settled(self, *, relaxed: bool) -> None:
+        """Say that appends are no longer synced, before the first of them; or that they are again."""
+        path = self._folder / SETTLED_NAME
+        if relaxed:
+            self._settled_fd = disk.replace(path, [encode_mark(self.mark, self._stream_id)])
+        elif path.exists():
+            disk.remove(path)
 
     def _require_in_place(self) -> None:
         """Refuse to acknowledge what went into a file that no longer has the segment's name."""
@@ -219,10 +253,10 @@ class Writer:
             raise
 
     def _close_files(self) -> None:
-        for fd in (self._unsealed.fd, self._mark_fd):
+        for fd in (self._unsealed.fd, self._mark_fd, self._settled_fd):
             if fd is not None:
                 # What was acknowledged is synced. NFS tells of the rest here, and it must not keep the lock.
                 with suppress(OSError):
                     os.close(fd)
-        self._mark_fd = None
+        self._mark_fd = self._settled_fd = None
         self._lock.release()

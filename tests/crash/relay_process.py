@@ -267,6 +267,7 @@ def _install(seams: _Seams) -> None:
     seams.wrap(tidy, "tidy", "tidy")
     seams.wrap(stream_store.file.stream.FileStream, "bind", "bind")
     seams.wrap(stream_store.file.stream.FileStream, "append", "append")
+    seams.wrap(stream_store.file.stream.FileStream, "settle", "settle")
     seams.wrap(connector.relay, "start", "start")
     seams.wrap(Follower, "_list_holders", "list_holders")
     seams.wrap(connector.appender.Appender, "_append", "appender")

@@ -134,7 +134,7 @@ def test_cleanup_that_does_not_follow_the_last_one_deletes_nothing(case: OutboxC
     options = case.options()
     with closing(open_source(options)) as source, open_session(options, "outbox cleaner") as session:
         source.open()
-        cleaner = Cleaner(session, DeleteAfter(), lambda: None)
+        cleaner = Cleaner(session, DeleteAfter(), lambda: None, lambda: 2**63 - 1)
         for rows in source.read(6, 100):
             for appended in ranges(6, rows):
                 cleaner.take(appended)

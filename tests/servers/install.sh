@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the tests start and pip does not bring, when it is missing and apt may be used:
 # the database servers, and Java for Spark. `install.sh java` is for Java alone.
-# A URL in the environment (OUTBOX_TEST_POSTGRESQL_URL, OUTBOX_TEST_MARIADB_URL) makes a server needless.
+# A URL in the environment (OUTBOX_TEST_POSTGRESQL_URL, OUTBOX_TEST_MARIADB_URL, OUTBOX_TEST_REDIS_URL) makes a server needless.
 set -euo pipefail
 
 wanted="${1:-all}"
@@ -14,6 +14,9 @@ if [ "$wanted" = all ] && [ -z "${OUTBOX_TEST_POSTGRESQL_URL:-}" ] && ! ls /usr/
 fi
 if [ "$wanted" = all ] && [ -z "${OUTBOX_TEST_MARIADB_URL:-}" ] && ! PATH="$PATH:/usr/sbin" command -v mariadbd >/dev/null; then
     packages+=(mariadb-server)
+fi
+if [ "$wanted" = all ] && [ -z "${OUTBOX_TEST_REDIS_URL:-}" ] && ! command -v redis-server >/dev/null && ! command -v valkey-server >/dev/null; then
+    packages+=(redis-server)
 fi
 [ ${#packages[@]} -eq 0 ] && exit 0
 

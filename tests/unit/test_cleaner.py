@@ -38,7 +38,7 @@ def rows_of(ids: list[int]) -> Rows:
 
 def waiting(policy: str, materialized_through: int | None = None) -> Cleaner:
     """A cleaner that only keeps ranges: it is never started, and its session never used."""
-    return Cleaner(None, DeleteAfter.parse(policy), lambda: materialized_through)  # type: ignore[arg-type]
+    return Cleaner(None, DeleteAfter.parse(policy), lambda: materialized_through, lambda: ID_MAX)  # type: ignore[arg-type]
 
 
 def appended(after: int, through: int, *, rows: int = 1, at: float = 0.0) -> AppendedRange:
@@ -135,7 +135,7 @@ def test_steady_trickle_does_not_keep_rows_from_growing_old(monkeypatch: pytest.
 
 def test_materialized_waits_for_the_slowest_sink():
     reached: int | None = None
-    held = Cleaner(None, DeleteAfter.parse("materialized"), lambda: reached)  # type: ignore[arg-type]
+    held = Cleaner(None, DeleteAfter.parse("materialized"), lambda: reached, lambda: ID_MAX)  # type: ignore[arg-type]
     held.take(appended(0, 5, at=0))
     held.take(appended(5, 9, at=100))
     assert due_ranges(held, over=True) == []
@@ -160,6 +160,27 @@ def test_deletes_wait_while_there_is_a_backlog_but_not_for_ever(monkeypatch: pyt
     assert due_ranges(held, over=True) == [(5, 6)], "at the end everything goes"
 
 
+def test_nothing_goes_before_the_stream_has_settled_it():
+    settled = iter([4, 5, 5, 9])
+    held = Cleaner(None, DeleteAfter.parse("durable"), lambda: None, lambda: next(settled))  # type: ignore[arg-type]
+    held.take(appended(0, 5, rows=RANGE_ROWS_MAX))
+    held.take(appended(5, 9))
+    assert due_ranges(held, over=True) == []
+    assert due_ranges(held) == [(0, 5)]
+    assert due_ranges(held) == [(5, 9)]
+
+
+def test_range_does_not_grow_while_it_is_being_settled():
+    def settle() -> int:
+        held.take(appended(5, 6))
+        return 5
+
+    held = Cleaner(None, DeleteAfter.parse("durable"), lambda: None, settle)  # type: ignore[arg-type]
+    held.take(appended(0, 5))
+    assert held._next_due(over=False) == appended(0, 5)
+    assert [(left.after, left.through) for left in held._ranges] == [(5, 6)]
+
+
 # What is deleted
 
 
@@ -172,7 +193,7 @@ class Table:
         self.session: Session = open_session(self.options, "test")
         self.source: Source = open_source(self.options)
         self.source.open()
-        self.cleaner = Cleaner(self.session, DeleteAfter.parse("durable"), lambda: None)
+        self.cleaner = Cleaner(self.session, DeleteAfter.parse("durable"), lambda: None, lambda: ID_MAX)
         for number in range(5):
             self.session.run("INSERT INTO outbox (type, data) VALUES ('t', :data)", {"data": f'"{number}"'})
 
