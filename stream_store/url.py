@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 from urllib.parse import parse_qsl, unquote
@@ -12,6 +13,7 @@ from outbox.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from stream_store.kafka.address import Address
     from stream_store.stream import Stream, StreamCheck
 
 Mode = Literal["read", "write"]
@@ -87,6 +89,21 @@ def _open_memory(url: StreamUrl, mode: Mode, create: bool) -> Stream:
     return MemoryStream(url.place, writing=mode == "write", create=create)
 
 
+def _open_kafka(url: StreamUrl, mode: Mode, create: bool) -> Stream:
+    address = _kafka_address(url)
+    from stream_store.kafka.stream import KafkaStream
+
+    return KafkaStream(address, writing=mode == "write", create=create)
+
+
+def _kafka_address(url: StreamUrl) -> Address:
+    from stream_store.kafka.address import Address
+
+    if find_spec("confluent_kafka") is None:
+        raise UsageError("kafka:// needs the Kafka client: pip install 'outbox-connector[kafka]'")
+    return Address.parse(url)
+
+
 def _check_file(url: StreamUrl) -> StreamCheck:
     from stream_store.file.inspection import inspect
 
@@ -100,8 +117,23 @@ def _check_memory(url: StreamUrl) -> StreamCheck:
         return stream.check()
 
 
-_OPENERS: dict[str, Callable[[StreamUrl, Mode, bool], Stream]] = {"file": _open_file, "memory": _open_memory}
-_CHECKERS: dict[str, Callable[[StreamUrl], StreamCheck]] = {"file": _check_file, "memory": _check_memory}
+def _check_kafka(url: StreamUrl) -> StreamCheck:
+    address = _kafka_address(url)
+    from stream_store.kafka.inspection import inspect
+
+    return inspect(address)
+
+
+_OPENERS: dict[str, Callable[[StreamUrl, Mode, bool], Stream]] = {
+    "file": _open_file,
+    "kafka": _open_kafka,
+    "memory": _open_memory,
+}
+_CHECKERS: dict[str, Callable[[StreamUrl], StreamCheck]] = {
+    "file": _check_file,
+    "kafka": _check_kafka,
+    "memory": _check_memory,
+}
 
 
 def _look_up(table: dict[str, T], url: StreamUrl) -> T:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
-from tests.servers import mariadb, postgresql
+from tests.servers import kafka, mariadb, postgresql
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,6 +75,20 @@ def mysql_admin_url() -> str:
         return mariadb.mysql_admin_url()
     except Exception as error:
         pytest.skip(f"MySQL itself needs Docker or OUTBOX_TEST_MYSQL_URL, and neither is here: {error}")
+
+
+@pytest.fixture(scope="session")
+def kafka_servers() -> Iterator[str]:
+    """The run's broker: host:port."""
+    servers, server = kafka.broker()
+    yield servers
+    if server:
+        server.destroy()
+
+
+@pytest.fixture
+def kafka_url(kafka_servers: str) -> str:
+    return kafka.fresh_topic(kafka_servers)
 
 
 @pytest.fixture
