@@ -41,7 +41,7 @@ class Reader:
         self._state = state
         self._lock = threading.Lock()
         self._seen: Seen | None = None
-        self._first: tuple[int, Place | None] | None = None
+        self._first: tuple[int, Place] | None = None
         # (ID, offset): what is at or below the ID lies before the offset, and what is above it does not.
         self._marks: list[tuple[int, int]] = []
 
@@ -54,8 +54,9 @@ class Reader:
         else:
             if known is not None and end < known.end:
                 self.forget_marks()  # truncated, or made anew
+                self._first = None
             message = self._events.last(low, end)
-            last = place_of(message, self._events.topic) if message else None
+            last = place_of(message, self._events.topic) if message is not None else None
         self._seen = Seen(low, end, last)
         return self._seen
 
@@ -65,12 +66,10 @@ class Reader:
 
     def trimmed_through(self, seen: Seen | None = None) -> int:
         seen = seen or self.look()
-        if seen.low and (self._first is None or self._first[0] != seen.low):
+        if seen.last is not None and (self._first is None or self._first[0] != seen.low):
             message = self._events.first(seen.low, seen.end)
-            self._first = (seen.low, place_of(message, self._events.topic) if message else None)
-        first = self._first[1] if seen.low and self._first else None
-        if first is None and seen.last is not None and seen.low:
-            first = seen.last  # it came after the look for the first one
+            self._first = (seen.low, place_of(message, self._events.topic)) if message is not None else None
+        first = self._first[1] if self._first and seen.last is not None else None
         return trimmed_of(seen, first, self._state(fresh=seen.last is None), self._url)
 
     def read(self, after: int, through: int | None) -> Iterator[EventBatch]:
@@ -110,13 +109,13 @@ class Reader:
         records = min(seen.end - offset, CUT_RECORDS)
         if records > 0 and not per_record:
             message = self._events.first(offset, seen.end)
-            per_record = size_bytes_of(message) if message else 0
+            per_record = size_bytes_of(message) if message is not None else 0
         return max(0, records * per_record)
 
     def size_bytes(self, seen: Seen) -> int:
         """About as many as the topic holds: Kafka's protocol for clients does not say it."""
         message = self._events.last(seen.low, seen.end)
-        return size_bytes_of(message) * (seen.end - seen.low) if message else 0
+        return size_bytes_of(message) * (seen.end - seen.low) if message is not None else 0
 
     def find(self, time: datetime) -> int:
         """A record's timestamp is its event's time in milliseconds, so that Kafka's index finds where to begin.

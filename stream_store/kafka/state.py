@@ -111,6 +111,7 @@ def tail_of(seen: Seen, state: State, url: str) -> int:
 
 def trimmed_of(seen: Seen, first: Place | None, state: State, url: str) -> int:
     """The ID through which events are no longer held, whoever has deleted them: we, or Kafka's retention."""
-    if seen.low == 0:
-        return state.begin
-    return max(state.begin, state.before_lost(first.prev_id if first else tail_of(seen, state, url)))
+    if first is not None:
+        # More than where the stream began also when the topic was made anew under a writer, which went on.
+        return max(state.begin, state.before_lost(first.prev_id))
+    return state.begin if seen.low == 0 else max(state.begin, state.before_lost(tail_of(seen, state, url)))

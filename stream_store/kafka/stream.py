@@ -8,8 +8,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from confluent_kafka import KafkaException, TopicPartition
-
 from outbox.errors import StreamCorrupt, StreamMissing, StreamUnavailable, UsageError, WrongPartner
 from stream_store.kafka.clients import ANSWER_SECONDS, Clients
 from stream_store.kafka.known import KnownReaders
@@ -17,7 +15,7 @@ from stream_store.kafka.partition import Partition
 from stream_store.kafka.reader import Reader
 from stream_store.kafka.records import encode
 from stream_store.kafka.state import State, tail_of
-from stream_store.kafka.topics import MESSAGE_BYTES_MAX, READERS, STATE, create, describe, exist, require
+from stream_store.kafka.topics import MESSAGE_BYTES_MAX, READERS, STATE, create, delete_before, describe, exist, require
 from stream_store.kafka.writer import Writer
 from stream_store.outcome import judge, require_sound, require_unused
 from stream_store.stream import Appended, Outcome, StreamInfo
@@ -177,7 +175,7 @@ class KafkaStream:
                 writer.commit(state, encode(batch, state.source))
                 self._reader.mark(self._tail, self._end)
                 self._state, self._tail = state, batch.last_id
-                self._end = writer.wait_until_visible(end)
+                self._end = writer.wait_until_visible(self._end, end)
             return result
 
     def read(self, after: int, through: int | None = None) -> Iterator[EventBatch]:
@@ -214,12 +212,7 @@ class KafkaStream:
             if self._state.tail != self._tail:
                 # The topic has lost its end once. When all is deleted, the companion alone knows the tail.
                 self._change(replace(self._state, tail=self._tail))
-            place = TopicPartition(self.address.topic, 0, offset)
-            try:
-                for future in self._clients.admin().delete_records([place], request_timeout=ANSWER_SECONDS).values():
-                    future.result(ANSWER_SECONDS)
-            except KafkaException as failure:
-                raise self._clients.fault(failure, "trimming") from failure
+            delete_before(self._clients, offset)
 
     def redact(self, ids: Sequence[int]) -> int:
         self._writing("redact")

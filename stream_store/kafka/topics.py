@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType  # type: ignore[attr-defined]
 
 from outbox.errors import StreamUnavailable, Unsupported
@@ -111,6 +111,16 @@ def create(clients: Clients) -> None:
 def _failure(future: Any) -> KafkaException | None:
     error: KafkaException | None = future.exception(ANSWER_SECONDS)
     return error
+
+
+def delete_before(clients: Clients, offset: int) -> None:
+    """Delete the topic's records before an offset."""
+    admin = clients.admin()  # kept until it has answered
+    place = TopicPartition(clients.address.topic, 0, offset)
+    for future in admin.delete_records([place], request_timeout=ANSWER_SECONDS).values():
+        failure = _failure(future)
+        if failure is not None:
+            raise clients.fault(failure, "trimming") from failure
 
 
 def describe(clients: Clients) -> tuple[Topic, Topic]:

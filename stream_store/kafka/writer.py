@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaException
 
-from outbox.errors import OutboxError, StreamUnavailable
+from outbox.errors import OutboxError, StreamUnavailable, TailLost
 from stream_store.kafka.clients import ANSWER_SECONDS
 from stream_store.kafka.faults import error_of
 from stream_store.kafka.topics import STATE
@@ -52,6 +52,10 @@ class Writer:
             }
         )
         try:
+            # Connected first: a client that is not looks for its coordinator again after half a second only. Twice,
+            # because the first answer makes it connect to the brokers under their own names.
+            for topic in (clients.address.topic, clients.address.companion):
+                self._producer.list_topics(topic, ANSWER_SECONDS)
             # Ends what a predecessor has left open: committed or aborted, it is decided from here on.
             self._producer.init_transactions(ANSWER_SECONDS)
         except KafkaException as failure:
@@ -91,23 +95,30 @@ class Writer:
             self._abort(producer)
             raise failure from None
 
-    def wait_until_visible(self, end: int) -> int:
-        """Wait until readers see the topic through an offset, and answer where it ends.
+    def wait_until_visible(self, before: int, end: int) -> int:
+        """Wait until readers see the topic through the offset `end`, and answer where it ends.
 
         The commit is decided before its marker is in the partition. Waiting for it is quicker than not to: a
         transaction that begins earlier is sent away, and comes back after 20 ms.
         """
         deadline = time.monotonic() + ANSWER_SECONDS
-        while True:
-            try:
+        try:
+            while True:
                 _, reached = self._events.bounds()
-            except OutboxError as error:
-                # The batch is in, and nobody here knows where the topic ends now.
-                self._failure = error
-                raise
-            if reached >= end or time.monotonic() > deadline:
-                return reached
-            time.sleep(VISIBLE_POLL_SECONDS)
+                if reached >= end:
+                    return reached
+                if reached < before:
+                    raise TailLost(
+                        f"topic {self._events.topic} ended at offset {before}, and now at {reached}: it was made anew or truncated "
+                        "under this writer, and what it held is gone. Run `outbox verify`, then `outbox rebase`"
+                    )
+                if time.monotonic() > deadline:
+                    raise self._clients.no_answer("waiting for its commit to become visible")
+                time.sleep(VISIBLE_POLL_SECONDS)
+        except OutboxError as error:
+            # The batch is in, and nobody here knows where the topic ends now.
+            self._failure = error
+            raise
 
     def _say(self, producer: Producer, state: State) -> None:
         companion = self._clients.address.companion

@@ -33,6 +33,7 @@ from confluent_kafka.admin import (
 
 from spark_sink.jars import root
 from tests.servers.process import free_port, kill_group, wait_until
+from tests.servers.wire import Wire
 
 POM = Path(__file__).parent / "kafka_broker" / "pom.xml"
 MAVEN_SECONDS = 900
@@ -74,7 +75,8 @@ def jars() -> Path:
 class KafkaServer:
     """A broker of our own, on free ports; can be stopped and crashed."""
 
-    def __init__(self, java: tuple[str, ...] = JAVA, settings: dict[str, str] | None = None) -> None:
+    def __init__(self, java: tuple[str, ...] = JAVA, *, wire: Wire | None = None) -> None:
+        """Users come over the wire, when there is one; the administrator and the broker itself do not."""
         program = shutil.which("java") or f"{os.environ.get('JAVA_HOME', '')}/bin/java"
         if not Path(program).exists():
             raise RuntimeError(
@@ -84,11 +86,12 @@ class KafkaServer:
         self.folder = Path(tempfile.mkdtemp(prefix="outbox-kafka-"))
         self.log = self.folder / "server.log"
         self.port, self.sasl_port, controller = free_port(), free_port(), free_port()
+        self.users_port = wire.port if wire else self.sasl_port
+        if wire:
+            wire.lead_to(self.sasl_port)
         self.process: subprocess.Popen[bytes] | None = None
         self._config = self.folder / "server.properties"
-        self._config.write_text(
-            "".join(f"{name}={value}\n" for name, value in {**self._settings(controller), **(settings or {})}.items())
-        )
+        self._config.write_text("".join(f"{name}={value}\n" for name, value in self._settings(controller).items()))
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode().replace("-", "A")
         formatting = self._run("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self._config))
         if formatting.wait(60) != 0:
@@ -101,7 +104,7 @@ class KafkaServer:
             "node.id": "1",
             "controller.quorum.voters": f"1@{HOST}:{controller}",
             "listeners": f"{listeners},CONTROLLER://{HOST}:{controller}",
-            "advertised.listeners": listeners,
+            "advertised.listeners": listeners.replace(str(self.sasl_port), str(self.users_port)),
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
             "controller.listener.names": "CONTROLLER",
             "inter.broker.listener.name": "PLAINTEXT",
@@ -132,7 +135,7 @@ class KafkaServer:
 
     def sasl_url(self, topic: str, user: str, password: str) -> str:
         options = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-256"}
-        return f"kafka://{user}:{password}@{HOST}:{self.sasl_port}/{topic}?{urlencode(options)}"
+        return f"kafka://{user}:{password}@{HOST}:{self.users_port}/{topic}?{urlencode(options)}"
 
     def start(self) -> KafkaServer:
         self.process = self._run("kafka.Kafka", str(self._config))

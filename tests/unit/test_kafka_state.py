@@ -17,7 +17,9 @@ def tail(low: int, end: int, last: Place | None = None, **state: object) -> int:
 
 def test_events_say_where_the_stream_ends():
     assert tail(0, 9, Place(42, 41, 7)) == 42
-    assert tail(5, 9, Place(42, 41, 7), tail=99, end_offset=50) == 42, "the topic has lost its end, and that is its tail"
+    assert tail(5, 9, Place(42, 41, 7), tail=99, end_offset=50) == 42, (
+        "the topic has lost its end, and that is its tail"
+    )
 
 
 def test_lost_range_behind_the_last_event_is_the_tail():
