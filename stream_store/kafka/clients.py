@@ -47,7 +47,7 @@ _CONSUMER: dict[str, Any] = {
     "isolation.level": "read_committed",
     "check.crcs": True,
     # A fetch that waits at the end of the partition holds up the next read by as much.
-    "fetch.wait.max.ms": 10,
+    "fetch.wait.max.ms": 3,
     "fetch.error.backoff.ms": 50,
     "fetch.queue.backoff.ms": 2,
 }

@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
 from outbox.errors import Trimmed
 from stream_store.kafka.clients import ANSWER_SECONDS
@@ -58,6 +59,16 @@ class Partition:
             if found.error is not None:
                 raise self._clients.fault(found.error, "looking for a time")
         return found.offset if found.offset >= 0 else None
+
+    def newest_ms(self) -> int:
+        """The highest timestamp of the partition, that of a marker or a deleted record included; -1 for none."""
+        admin = self._clients.admin()  # kept until it has answered
+        newest = {self._at(0): OffsetSpec.max_timestamp()}  # type: ignore[no-untyped-call]
+        try:
+            (future,) = admin.list_offsets(newest, request_timeout=ANSWER_SECONDS).values()
+            return int(future.result(ANSWER_SECONDS).timestamp)
+        except KafkaException as failure:
+            raise self._clients.fault(failure, "looking for a time") from failure
 
     def read(self, offset: int, end: int, kind: Kind = "bulk") -> Iterator[list[Message]]:
         """The records from an offset to before another, in chunks as they come; `Trimmed` when they were deleted."""

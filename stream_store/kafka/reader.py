@@ -118,18 +118,21 @@ class Reader:
         return size_bytes_of(message) * (seen.end - seen.low) if message is not None else 0
 
     def find(self, time: datetime) -> int:
-        """A record's timestamp is its event's time in milliseconds, so that Kafka's index finds where to begin.
+        """A record's timestamp is its event's time in milliseconds, so that Kafka's index says where to begin.
 
-        It answers the first record at or after a timestamp, whatever the order of the timestamps is.
+        It answers the first record at or after a timestamp, whatever the order of the timestamps is, and that may
+        be the marker of a commit. Where the front was deleted it may answer that there is none (seen on 4.3).
         """
         seen = self.look()
         wanted_us = (time - _EPOCH) // timedelta(microseconds=1)
         offset: int | None = seen.low
         if wanted_us >= 1000:  # what is older than Kafka's times has the first of them
             offset = self._events.offset_at(wanted_us // 1000)
-        if offset is not None:
+        if offset is None and seen.low and self._events.newest_ms() >= wanted_us // 1000:
+            offset = seen.low
+        if offset is not None and seen.last is not None:
             moment = pa.scalar(wanted_us, pa.int64())
-            for messages in self._events.read(max(offset, seen.low), seen.end, "probe"):
+            for messages in self._events.read(max(offset, seen.low), seen.last.offset + 1, "probe"):
                 _, rows = decode(messages, self._events.topic)
                 at = pc.index(pc.greater_equal(rows.column("time").cast(pa.int64()), moment), True).as_py()
                 if at >= 0:
@@ -174,7 +177,7 @@ class Reader:
             return
         reached, begun = after, False
         try:
-            for batch in self._batches(self._locate(after, seen), last - after, seen):
+            for batch in self._batches(self._locate(after, seen), seen.last.offset + 1, last - after):
                 if batch.last_id <= after:
                     continue
                 part = batch.after(after)
@@ -197,8 +200,8 @@ class Reader:
                 "truncated or made anew meanwhile"
             )
 
-    def _batches(self, offset: int, ids: int, seen: Seen) -> Iterator[EventBatch]:
-        for messages in self._events.read(offset, seen.end, "probe" if ids < NEAR_RECORDS else "bulk"):
+    def _batches(self, offset: int, end: int, ids: int) -> Iterator[EventBatch]:
+        for messages in self._events.read(offset, end, "probe" if ids < NEAR_RECORDS else "bulk"):
             previous, rows = decode(messages, self._events.topic)
             yield from chained(previous, rows)
             self.mark(int(rows.column(0)[-1].as_py()), (messages[-1].offset() or 0) + 1)

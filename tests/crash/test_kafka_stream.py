@@ -234,6 +234,8 @@ def make_anew(admin, name: str, partitions: int = 1, **config: str) -> None:
         pass
     settings = {name.replace("_", "."): value for name, value in config.items()}
     done(admin.create_topics([NewTopic(name, partitions, 1, config=settings)]))
+    while name not in admin.list_topics(timeout=10).topics:
+        pass
 
 
 TIMES = {
