@@ -143,7 +143,7 @@ def printable(text: str) -> str:
 
 # Ends at white space, so that a text around the URL stays readable.
 _PASSWORD = re.compile(r"(://[^:/\s]*):[^\s]*@")
-_SECRET = re.compile(r"(?i)\b((?:password|passwd|sslpassword|token)=)[^&\s]+")
+_SECRET = re.compile(r"(?i)\b((?:password|passwd|sslpassword|token|secret|pem)=)[^&\s]+")
 
 
 _kept_secret: set[str] = set()

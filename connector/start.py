@@ -116,7 +116,7 @@ def bind(info: Info, stream: Stream, session: Session) -> None:
     if info.stream_id is not None and info.stream_id != facts.stream_id:
         raise WrongPartner(
             f"the out table is bound to stream {info.stream_id}, but {stream.url} is stream {facts.stream_id}: "
-            "it was emptied or swapped. Put the right stream back, or run `outbox rebase` to bind this one"
+            "its place was emptied or swapped. Put the right stream back, or run `outbox rebase` to bind this one"
         )
     stream.bind(info.outbox_id, info.source)
     if session.change("bind_stream", stream_id=facts.stream_id) == 0:

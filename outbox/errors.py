@@ -163,4 +163,4 @@ class ExpectationFailed(Terminal):
 
 
 class Unsupported(Terminal):
-    """The database is set up in a way that makes the guarantee impossible."""
+    """The database or the stream is set up in a way that makes the guarantee impossible."""

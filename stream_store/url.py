@@ -14,6 +14,7 @@ from outbox.errors import StreamLocked, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from stream_store.kafka.address import Address
     from stream_store.stream import Stream, StreamCheck
 
 Mode = Literal["read", "write"]
@@ -137,6 +138,20 @@ def _open_memory(url: StreamUrl, mode: Mode, create: bool) -> Stream:
     return MemoryStream(url.place, writing=mode == "write", create=create)
 
 
+def _open_kafka(url: StreamUrl, mode: Mode, create: bool) -> Stream:
+    address = _kafka_address(url)
+    from stream_store.kafka.stream import KafkaStream
+
+    return KafkaStream(address, writing=mode == "write", create=create)
+
+
+def _kafka_address(url: StreamUrl) -> Address:
+    _require_driver("confluent_kafka", "kafka")
+    from stream_store.kafka.address import Address
+
+    return Address.parse(url)
+
+
 def _check_file(url: StreamUrl) -> StreamCheck:
     from stream_store.file.inspection import inspect
 
@@ -158,14 +173,23 @@ def _check_memory(url: StreamUrl) -> StreamCheck:
         return stream.check()
 
 
+def _check_kafka(url: StreamUrl) -> StreamCheck:
+    address = _kafka_address(url)
+    from stream_store.kafka.inspection import inspect
+
+    return inspect(address)
+
+
 _OPENERS: dict[str, Callable[[StreamUrl, Mode, bool], Stream]] = {
     "file": _open_file,
+    "kafka": _open_kafka,
     "memory": _open_memory,
     "redis": _open_redis,
     "rediss": _open_redis,
 }
 _CHECKERS: dict[str, Callable[[StreamUrl], StreamCheck]] = {
     "file": _check_file,
+    "kafka": _check_kafka,
     "memory": _check_memory,
     "redis": _check_redis,
     "rediss": _check_redis,

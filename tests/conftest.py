@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
-from tests.servers import mariadb, postgresql, redis
+from tests.servers import kafka, mariadb, postgresql, redis
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -89,10 +89,24 @@ def redis_server_url() -> Iterator[str]:
         server.destroy()
 
 
+@pytest.fixture(scope="session")
+def kafka_servers() -> Iterator[str]:
+    """The run's broker: host:port."""
+    servers, server = kafka.broker()
+    yield servers
+    if server:
+        server.destroy()
+
+
 @pytest.fixture
 def redis_stream_url(redis_server_url: str) -> str:
     """The URL of a Redis stream that is not there yet."""
     return f"{redis_server_url}/{redis.fresh_name()}"
+
+
+@pytest.fixture
+def kafka_url(kafka_servers: str) -> str:
+    return kafka.fresh_topic(kafka_servers)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import shlex
 import tempfile
 from typing import TYPE_CHECKING
 
-from connector.checks import redis
+from connector.checks import kafka, redis
 from connector.checks.finding import Subject, error, ok, warning
 from connector.checks.position import read_drawn
 from outbox.errors import OutboxError, StreamMissing
@@ -48,6 +48,8 @@ def look(url: str, subject: Subject | None, delete_after: str) -> Iterator[Findi
         yield from writable(parsed)
     elif parsed.scheme in ("redis", "rediss"):
         yield from redis.look(parsed, delete_after)
+    elif parsed.scheme == "kafka":
+        yield from kafka.look(parsed)
     yield from judge_copies(parsed.scheme, delete_after)
 
 
@@ -75,7 +77,7 @@ def judge_bond(info: Info, facts: StreamInfo, subject: Subject) -> Iterator[Find
     elif info.stream_id not in (None, facts.stream_id):
         yield error(
             "bond",
-            f"the outbox is bound to stream {info.stream_id}, this is stream {facts.stream_id}: it was emptied or swapped",
+            f"the outbox is bound to stream {info.stream_id}, this is stream {facts.stream_id}: its place was emptied or swapped",
             f"put the right stream back, or bind this one: {_rebase(subject, facts.url)}",
         )
     elif facts.outbox_id is None and info.stream_id is None:

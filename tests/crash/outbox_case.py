@@ -19,6 +19,7 @@ from connector.options import DeleteAfter, RelayOptions
 from connector.rebase import Step, apply
 from connector.verify import Verification, verify
 from outbox.database import DatabaseUrl, Session
+from outbox.errors import StreamMissing
 from outbox.names import OutTable
 from outbox.schema import install
 from stream_store import check, open_stream
@@ -219,9 +220,11 @@ class OutboxCase:
     def streamed(self) -> dict[int, Row]:
         """What the stream holds, in its order."""
         found: dict[int, Row] = {}
-        if self.stream.startswith("file:") and not (self.stream_folder / "stream.json").exists():
+        try:
+            opened = open_stream(self.stream)
+        except StreamMissing:
             return found  # no relay has made it yet
-        with contextlib.closing(open_stream(self.stream)) as stream:
+        with contextlib.closing(opened) as stream:
             for batch in stream.read(stream.info().trimmed_through):
                 for event in batch.rows.to_pylist():
                     assert event["id"] not in found, f"{event['id']} stands in the stream twice"

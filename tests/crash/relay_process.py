@@ -34,6 +34,8 @@ from connector.follower import Follower
 from connector.lease import Lease
 from outbox.database import Session
 from stream_store.file import disk, lock, recovery, tidy
+from stream_store.kafka.stream import KafkaStream
+from stream_store.kafka.writer import Writer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -268,6 +270,9 @@ def _install(seams: _Seams) -> None:
     seams.wrap(stream_store.file.stream.FileStream, "bind", "bind")
     seams.wrap(stream_store.file.stream.FileStream, "append", "append")
     seams.wrap(stream_store.file.stream.FileStream, "settle", "settle")
+    for method in ("bind", "append"):
+        seams.wrap(KafkaStream, method, method)
+    seams.wrap(Writer, "commit", "kafka.commit")
     seams.wrap(connector.relay, "start", "start")
     seams.wrap(Follower, "_list_holders", "list_holders")
     seams.wrap(connector.appender.Appender, "_append", "appender")

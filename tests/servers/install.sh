@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs what the tests start and pip does not bring, when it is missing and apt may be used:
-# the database servers, and Java for Spark. `install.sh java` is for Java alone.
-# A URL in the environment (OUTBOX_TEST_POSTGRESQL_URL, OUTBOX_TEST_MARIADB_URL, OUTBOX_TEST_REDIS_URL) makes a server needless.
+# the database servers, Java for Spark, Maven for Kafka. `install.sh java` is for Java alone.
+# What stands in the environment makes a server needless: OUTBOX_TEST_POSTGRESQL_URL, OUTBOX_TEST_MARIADB_URL,
+# OUTBOX_TEST_REDIS_URL, OUTBOX_TEST_KAFKA.
 set -euo pipefail
 
 wanted="${1:-all}"
@@ -17,6 +18,10 @@ if [ "$wanted" = all ] && [ -z "${OUTBOX_TEST_MARIADB_URL:-}" ] && ! PATH="$PATH
 fi
 if [ "$wanted" = all ] && [ -z "${OUTBOX_TEST_REDIS_URL:-}" ] && ! command -v redis-server >/dev/null && ! command -v valkey-server >/dev/null; then
     packages+=(redis-server)
+fi
+# Maven brings the Kafka broker.
+if [ "$wanted" = all ] && [ -z "${OUTBOX_TEST_KAFKA:-}" ] && ! command -v mvn >/dev/null; then
+    packages+=(maven)
 fi
 [ ${#packages[@]} -eq 0 ] && exit 0
 
