@@ -28,7 +28,7 @@ class StreamUrl:
 
     @classmethod
     def parse(cls, url: str) -> StreamUrl:
-        """`file:///abs/path`, `file://relative/path`, `file:path`, `memory://name`, with ?options."""
+        """`file:///abs/path`, `file://relative/path`, `file:path`, `s3://bucket/prefix`, `memory://name`, with ?options."""
         scheme, colon, rest = url.partition(":")
         if not colon or "/" in scheme:
             raise UsageError(f"{url!r} is not a stream URL: write file:///path/of/a/folder")
@@ -57,7 +57,8 @@ class StreamUrl:
 def open_stream(url: str, mode: Mode = "read", *, create: bool = True) -> Stream:
     """The stream at a URL. Opened for writing it is made when it is not there, unless `create` is false.
 
-    One writer at a time: `StreamLocked` names the other. Any number of readers.
+    One writer at a time for a folder and in memory: `StreamLocked` names the other. In an object store
+    there may be several, and compare-and-set keeps them apart. Any number of readers.
     """
     if mode not in ("read", "write"):
         raise UsageError(f"a stream is opened to read or to write, not to {mode!r}")
@@ -87,6 +88,21 @@ def _open_memory(url: StreamUrl, mode: Mode, create: bool) -> Stream:
     return MemoryStream(url.place, writing=mode == "write", create=create)
 
 
+def _open_objects(url: StreamUrl, mode: Mode, create: bool) -> Stream:
+    from stream_store.objects.changes import MERGE_BYTES, MERGE_OBJECTS
+    from stream_store.objects.location import open_store
+    from stream_store.objects.stream import ObjectStream
+
+    writing = mode == "write"
+    return ObjectStream(
+        open_store(url, make=writing and create),
+        writing=writing,
+        create=create,
+        merge_objects=url.number("merge_objects", MERGE_OBJECTS),
+        merge_bytes=url.number("merge_bytes", MERGE_BYTES),
+    )
+
+
 def _check_file(url: StreamUrl) -> StreamCheck:
     from stream_store.file.inspection import inspect
 
@@ -100,8 +116,24 @@ def _check_memory(url: StreamUrl) -> StreamCheck:
         return stream.check()
 
 
-_OPENERS: dict[str, Callable[[StreamUrl, Mode, bool], Stream]] = {"file": _open_file, "memory": _open_memory}
-_CHECKERS: dict[str, Callable[[StreamUrl], StreamCheck]] = {"file": _check_file, "memory": _check_memory}
+def _check_objects(url: StreamUrl) -> StreamCheck:
+    from stream_store.objects.inspection import inspect
+    from stream_store.objects.location import open_store
+
+    return inspect(open_store(url, make=False))
+
+
+_OBJECT_STORES = ("s3", "gs", "az", "object+file")
+_OPENERS: dict[str, Callable[[StreamUrl, Mode, bool], Stream]] = {
+    "file": _open_file,
+    "memory": _open_memory,
+    **dict.fromkeys(_OBJECT_STORES, _open_objects),
+}
+_CHECKERS: dict[str, Callable[[StreamUrl], StreamCheck]] = {
+    "file": _check_file,
+    "memory": _check_memory,
+    **dict.fromkeys(_OBJECT_STORES, _check_objects),
+}
 
 
 def _look_up(table: dict[str, T], url: StreamUrl) -> T:
