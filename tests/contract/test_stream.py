@@ -28,10 +28,16 @@ if TYPE_CHECKING:
 _names = itertools.count()
 
 
-@pytest.fixture(params=["memory", "file", "file with small segments"])
+@pytest.fixture(params=["memory", "file", "file with small segments", "objects", "objects merged often", "s3"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "memory":
         return f"memory://contract-{next(_names)}"
+    if request.param == "s3":
+        return str(request.getfixturevalue("s3_url"))
+    if "objects" in request.param:
+        return f"object+file://{tmp_path}/a stream" + (
+            "?merge_objects=3&merge_bytes=5000" if "often" in request.param else ""
+        )
     return f"file://{tmp_path}/a stream" + ("?segment_bytes=1500" if "small" in request.param else "")
 
 
@@ -325,10 +331,16 @@ def test_stream_is_the_same_when_opened_again(url):
         assert stream.append(batch([50])).outcome is Outcome.APPENDED
 
 
+def has_one_writer(url: str) -> bool:
+    """Whether a lock keeps a second writer out; elsewhere compare-and-set keeps them apart."""
+    return url.startswith(("memory:", "file:"))
+
+
 def test_second_writer_is_refused_and_readers_are_not(url):
     with open_stream(url, "write") as stream:
-        with pytest.raises(StreamLocked, match="writer already"):
-            open_stream(url, "write")
+        if has_one_writer(url):
+            with pytest.raises(StreamLocked, match="writer already"):
+                open_stream(url, "write")
         stream.append(batch([1]))
         with open_stream(url) as reader:
             assert ids_of(reader.read(0)) == [1]
@@ -336,6 +348,22 @@ def test_second_writer_is_refused_and_readers_are_not(url):
             assert reader.tail() == 3
             assert ids_of(reader.read(1)) == [2, 3]
     open_stream(url, "write").close()
+
+
+def test_two_writers_never_interleave(url):
+    """The second finds out at its next append, whatever it believed the tail to be."""
+    if has_one_writer(url):
+        return
+    with open_stream(url, "write") as one, open_stream(url, "write") as two:
+        assert one.append(batch([1, 2])).outcome is Outcome.APPENDED
+        assert two.append(batch([1])).outcome is Outcome.DUPLICATE
+        assert two.append(batch([3])).outcome is Outcome.APPENDED
+        answer = one.append(batch([3, 4]))
+        assert (answer.outcome, answer.tail) == (Outcome.STALE, 3)
+        assert one.append(batch([3], salt="other")).outcome is Outcome.CONFLICT
+        assert two.append(batch([1, 2], prev_id=0)).outcome is Outcome.DUPLICATE
+        assert one.append(batch([4, 5])).outcome is Outcome.APPENDED
+        assert ids_of(two.read(0)) == [1, 2, 3, 4, 5]
 
 
 def test_reader_changes_nothing(url):

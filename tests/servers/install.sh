@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the tests start and pip does not bring, when it is missing and apt may be used:
 # the database servers, and Java for Spark. `install.sh java` is for Java alone.
-# A URL in the environment (OUTBOX_TEST_POSTGRESQL_URL, OUTBOX_TEST_MARIADB_URL) makes a server needless.
+# A URL in the environment (OUTBOX_TEST_POSTGRESQL_URL, OUTBOX_TEST_MARIADB_URL, OUTBOX_TEST_S3_URL) makes a server needless.
 set -euo pipefail
 
 wanted="${1:-all}"
@@ -14,6 +14,10 @@ if [ "$wanted" = all ] && [ -z "${OUTBOX_TEST_POSTGRESQL_URL:-}" ] && ! ls /usr/
 fi
 if [ "$wanted" = all ] && [ -z "${OUTBOX_TEST_MARIADB_URL:-}" ] && ! PATH="$PATH:/usr/sbin" command -v mariadbd >/dev/null; then
     packages+=(mariadb-server)
+fi
+# Maven brings the S3 server, which runs on Java.
+if [ "$wanted" = all ] && [ -z "${OUTBOX_TEST_S3_URL:-}" ] && ! command -v mvn >/dev/null; then
+    packages+=(maven)
 fi
 [ ${#packages[@]} -eq 0 ] && exit 0
 
