@@ -219,7 +219,7 @@ class OutboxCase:
     def streamed(self) -> dict[int, Row]:
         """What the stream holds, in its order."""
         found: dict[int, Row] = {}
-        if not self.stream.startswith("memory:") and not (self.stream_folder / "stream.json").exists():
+        if self.stream.startswith("file:") and not (self.stream_folder / "stream.json").exists():
             return found  # no relay has made it yet
         with contextlib.closing(open_stream(self.stream)) as stream:
             for batch in stream.read(stream.info().trimmed_through):

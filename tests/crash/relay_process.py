@@ -34,6 +34,9 @@ from connector.follower import Follower
 from connector.lease import Lease
 from outbox.database import Session
 from stream_store.file import disk, lock, recovery, tidy
+from stream_store.objects.changes import Changes
+from stream_store.objects.store import Store
+from stream_store.objects.stream import ObjectStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -267,6 +270,10 @@ def _install(seams: _Seams) -> None:
     seams.wrap(tidy, "tidy", "tidy")
     seams.wrap(stream_store.file.stream.FileStream, "bind", "bind")
     seams.wrap(stream_store.file.stream.FileStream, "append", "append")
+    for name in ("create", "replace", "copy", "delete"):
+        seams.wrap(Store, name, f"objects.{name}")
+    seams.wrap(ObjectStream, "append", "append")
+    seams.wrap(Changes, "merge", "merge")
     seams.wrap(connector.relay, "start", "start")
     seams.wrap(Follower, "_list_holders", "list_holders")
     seams.wrap(connector.appender.Appender, "_append", "appender")
