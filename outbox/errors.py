@@ -24,6 +24,7 @@ OutboxError                     exit code 1
     ├── ExplicitId
     ├── SequenceReset
     ├── StreamCorrupt
+    ├── StreamRefused
     ├── WrongPartner
     ├── ServerChanged
     ├── TableChanged
@@ -140,6 +141,10 @@ class SequenceReset(Terminal):
 
 class StreamCorrupt(Terminal):
     """Bytes of the stream that were acknowledged cannot be read back."""
+
+
+class StreamRefused(Terminal):
+    """The store or broker of the stream refuses us: credentials, permissions, or there is no such bucket."""
 
 
 class WrongPartner(Terminal):

@@ -32,7 +32,7 @@ class StreamUrl:
 
     @classmethod
     def parse(cls, url: str) -> StreamUrl:
-        """`file:///abs/path`, `file://relative/path`, `file:path`, `memory://name`, with ?options."""
+        """`file:///abs/path`, `file://relative/path`, `file:path`, `s3://bucket/prefix`, `memory://name`, with ?options."""
         scheme, colon, rest = url.partition(":")
         if not colon or "/" in scheme:
             raise UsageError(f"{url!r} is not a stream URL: write file:///path/of/a/folder")
@@ -76,7 +76,8 @@ def without_secrets(url: str) -> str:
 def open_stream(url: str, mode: Mode = "read", *, create: bool = True) -> Stream:
     """The stream at a URL. Opened for writing it is made when it is not there, unless `create` is false.
 
-    One writer at a time: `StreamLocked` names the other. Any number of readers.
+    One writer at a time for a folder and in memory: `StreamLocked` names the other. In an object store
+    there may be several, and compare-and-set keeps them apart. Any number of readers.
     """
     if mode not in ("read", "write"):
         raise UsageError(f"a stream is opened to read or to write, not to {mode!r}")
@@ -152,6 +153,21 @@ def _kafka_address(url: StreamUrl) -> Address:
     return Address.parse(url)
 
 
+def _open_objects(url: StreamUrl, mode: Mode, create: bool) -> Stream:
+    from stream_store.objects.changes import MERGE_BYTES, MERGE_OBJECTS
+    from stream_store.objects.location import open_store
+    from stream_store.objects.stream import ObjectStream
+
+    writing = mode == "write"
+    return ObjectStream(
+        open_store(url, make=writing and create),
+        writing=writing,
+        create=create,
+        merge_objects=url.number("merge_objects", MERGE_OBJECTS),
+        merge_bytes=url.number("merge_bytes", MERGE_BYTES),
+    )
+
+
 def _check_file(url: StreamUrl) -> StreamCheck:
     from stream_store.file.inspection import inspect
 
@@ -173,6 +189,13 @@ def _check_memory(url: StreamUrl) -> StreamCheck:
         return stream.check()
 
 
+def _check_objects(url: StreamUrl) -> StreamCheck:
+    from stream_store.objects.inspection import inspect
+    from stream_store.objects.location import open_store
+
+    return inspect(open_store(url, make=False))
+
+
 def _check_kafka(url: StreamUrl) -> StreamCheck:
     address = _kafka_address(url)
     from stream_store.kafka.inspection import inspect
@@ -180,12 +203,14 @@ def _check_kafka(url: StreamUrl) -> StreamCheck:
     return inspect(address)
 
 
+_OBJECT_STORES = ("s3", "gs", "az", "object+file")
 _OPENERS: dict[str, Callable[[StreamUrl, Mode, bool], Stream]] = {
     "file": _open_file,
     "kafka": _open_kafka,
     "memory": _open_memory,
     "redis": _open_redis,
     "rediss": _open_redis,
+    **dict.fromkeys(_OBJECT_STORES, _open_objects),
 }
 _CHECKERS: dict[str, Callable[[StreamUrl], StreamCheck]] = {
     "file": _check_file,
@@ -193,6 +218,7 @@ _CHECKERS: dict[str, Callable[[StreamUrl], StreamCheck]] = {
     "memory": _check_memory,
     "redis": _check_redis,
     "rediss": _check_redis,
+    **dict.fromkeys(_OBJECT_STORES, _check_objects),
 }
 
 

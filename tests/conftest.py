@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
-from tests.servers import kafka, mariadb, postgresql, redis
+from tests.servers import kafka, mariadb, postgresql, redis, s3
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -122,6 +124,27 @@ def mariadb_url(mariadb_admin_url: str) -> str:
 @pytest.fixture
 def mysql_url(mysql_admin_url: str) -> str:
     return mariadb.fresh_database(mysql_admin_url)
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[s3.S3Server]:
+    """A server of the run's own, also for tests that stop it: each starts it again."""
+    server = s3.S3Server().start()
+    yield server
+    server.destroy()
+
+
+@pytest.fixture
+def s3_url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A fresh prefix on a real S3 server, for one stream."""
+    given = os.environ.get("OUTBOX_TEST_S3_URL")
+    if given:
+        place, _, options = given.partition("?")
+        return f"{place.rstrip('/')}/{uuid.uuid4().hex}?{options}"
+    server: s3.S3Server = request.getfixturevalue("s3_server")
+    for name, value in s3.credentials().items():
+        monkeypatch.setenv(name, value)
+    return server.url()
 
 
 @pytest.fixture

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from outbox.info import Info
     from stream_store import StreamInfo, StreamUrl
 
+OBJECT_STORES = ("s3", "gs", "az", "object+file")
+
 
 def look(url: str, subject: Subject | None, delete_after: str) -> Iterator[Finding]:
     """`subject` is None when the database could not be looked at; then only the stream itself is."""
@@ -50,6 +52,8 @@ def look(url: str, subject: Subject | None, delete_after: str) -> Iterator[Findi
         yield from redis.look(parsed, delete_after)
     elif parsed.scheme == "kafka":
         yield from kafka.look(parsed)
+    elif parsed.scheme in OBJECT_STORES:
+        yield from conditional_writes(parsed)
     yield from judge_copies(parsed.scheme, delete_after)
 
 
@@ -118,6 +122,35 @@ def judge_copies(scheme: str, delete_after: str) -> Iterator[Finding]:
             "there is",
             "keep it on a mirrored or replicated volume, or keep the rows for longer: --delete-after materialized, 24h or never",
         )
+    elif scheme == "object+file":
+        yield warning(
+            "one-copy",
+            "object+file:// is for tests: what it acknowledges may still be lost when the machine loses power",
+            "--stream file:///path/of/a/folder, or s3://, gs:// or az://",
+        )
+    elif scheme in OBJECT_STORES:
+        yield ok(
+            "one-copy",
+            "an append is acknowledged once the store has it, and is as durable as the bucket: see that no lifecycle rule "
+            "expires objects below the prefix; with versioning on, redacted events live on in old versions until a rule expires those",
+        )
+
+
+def conditional_writes(url: StreamUrl) -> Iterator[Finding]:
+    """Try what two relays rely on, with an object that means nothing."""
+    from stream_store.objects.identity import require_conditional_writes
+    from stream_store.objects.location import open_store
+
+    try:
+        require_conditional_writes(open_store(url, make=True))
+    except OutboxError as refusal:
+        yield error(
+            "stream-writable",
+            f"the stream cannot be written: {refusal}",
+            "let the relay's credentials read, write, list and delete below the prefix, in a store with conditional writes",
+        )
+    else:
+        yield ok("stream-writable", "the store can be written, and refuses to create an object twice")
 
 
 def writable(url: StreamUrl) -> Iterator[Finding]:

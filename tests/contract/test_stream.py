@@ -30,7 +30,20 @@ if TYPE_CHECKING:
 _names = itertools.count()
 
 
-@pytest.fixture(params=["memory", "file", "file with small segments", "file with acks=write", "redis", "kafka"])
+BACKENDS = [
+    "memory",
+    "file",
+    "file with small segments",
+    "file with acks=write",
+    "redis",
+    "kafka",
+    "objects",
+    "objects merged often",
+    "s3",
+]
+
+
+@pytest.fixture(params=BACKENDS)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "kafka":
         return str(request.getfixturevalue("kafka_url"))
@@ -38,8 +51,15 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return f"memory://contract-{next(_names)}"
     if request.param == "redis":
         return str(request.getfixturevalue("redis_stream_url"))
-    options = {"file with small segments": "?segment_bytes=1500", "file with acks=write": "?acks=write"}
-    return f"file://{tmp_path}/a stream" + options.get(request.param, "")
+    if request.param == "s3":
+        return str(request.getfixturevalue("s3_url"))
+    options = {
+        "file with small segments": "?segment_bytes=1500",
+        "file with acks=write": "?acks=write",
+        "objects merged often": "?merge_objects=3&merge_bytes=5000",
+    }
+    scheme = "object+file" if "objects" in request.param else "file"
+    return f"{scheme}://{tmp_path}/a stream" + options.get(request.param, "")
 
 
 def test_new_stream_is_empty(url):
@@ -488,6 +508,22 @@ def test_writer_does_not_keep_readers_out(url):
             assert reader.tail() == 3
             assert ids_of(reader.read(1)) == [2, 3]
     open_stream(url, "write").close()
+
+
+def test_two_writers_never_interleave(url):
+    """The second finds out at its next append, whatever it believed the tail to be."""
+    if has_one_writer(url):
+        return
+    with open_stream(url, "write") as one, open_stream(url, "write") as two:
+        assert one.append(batch([1, 2])).outcome is Outcome.APPENDED
+        assert two.append(batch([1])).outcome is Outcome.DUPLICATE
+        assert two.append(batch([3])).outcome is Outcome.APPENDED
+        answer = one.append(batch([3, 4]))
+        assert (answer.outcome, answer.tail) == (Outcome.STALE, 3)
+        assert one.append(batch([3], salt="other")).outcome is Outcome.CONFLICT
+        assert two.append(batch([1, 2], prev_id=0)).outcome is Outcome.DUPLICATE
+        assert one.append(batch([4, 5])).outcome is Outcome.APPENDED
+        assert ids_of(two.read(0)) == [1, 2, 3, 4, 5]
 
 
 def test_reader_changes_nothing(url):

@@ -36,6 +36,9 @@ from outbox.database import Session
 from stream_store.file import disk, lock, recovery, tidy
 from stream_store.kafka.stream import KafkaStream
 from stream_store.kafka.writer import Writer
+from stream_store.objects.changes import Changes
+from stream_store.objects.store import Store
+from stream_store.objects.stream import ObjectStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -273,6 +276,10 @@ def _install(seams: _Seams) -> None:
     for method in ("bind", "append"):
         seams.wrap(KafkaStream, method, method)
     seams.wrap(Writer, "commit", "kafka.commit")
+    for name in ("create", "replace", "copy", "delete"):
+        seams.wrap(Store, name, f"objects.{name}")
+    seams.wrap(ObjectStream, "append", "append")
+    seams.wrap(Changes, "merge", "merge")
     seams.wrap(connector.relay, "start", "start")
     seams.wrap(Follower, "_list_holders", "list_holders")
     seams.wrap(connector.appender.Appender, "_append", "appender")

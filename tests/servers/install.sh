@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Installs what the tests start and pip does not bring, when it is missing and apt may be used:
-# the database servers, Java for Spark, Maven for Kafka. `install.sh java` is for Java alone.
+# the database servers, Java for Spark, Maven for Kafka and S3. `install.sh java` is for Java alone.
 # What stands in the environment makes a server needless: OUTBOX_TEST_POSTGRESQL_URL, OUTBOX_TEST_MARIADB_URL,
-# OUTBOX_TEST_REDIS_URL, OUTBOX_TEST_KAFKA.
+# OUTBOX_TEST_REDIS_URL, OUTBOX_TEST_KAFKA, OUTBOX_TEST_S3_URL.
 set -euo pipefail
 
 wanted="${1:-all}"
@@ -19,8 +19,8 @@ fi
 if [ "$wanted" = all ] && [ -z "${OUTBOX_TEST_REDIS_URL:-}" ] && ! command -v redis-server >/dev/null && ! command -v valkey-server >/dev/null; then
     packages+=(redis-server)
 fi
-# Maven brings the Kafka broker.
-if [ "$wanted" = all ] && [ -z "${OUTBOX_TEST_KAFKA:-}" ] && ! command -v mvn >/dev/null; then
+# Maven brings the Kafka broker and the S3 server.
+if [ "$wanted" = all ] && [ -z "${OUTBOX_TEST_KAFKA:-}" -o -z "${OUTBOX_TEST_S3_URL:-}" ] && ! command -v mvn >/dev/null; then
     packages+=(maven)
 fi
 [ ${#packages[@]} -eq 0 ] && exit 0
