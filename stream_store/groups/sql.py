@@ -194,7 +194,7 @@ class SqlStore:
         retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(DatabaseUnavailable),
             stop=tenacity.stop_after_delay(self._patience_seconds),
-            wait=tenacity.wait_exponential_jitter(initial=0.01, max=1.0, jitter=0.05),
+            wait=tenacity.wait_exponential(multiplier=0.01, max=1.0) + tenacity.wait_random(0.0, 0.05),
             reraise=True,
         )
         with self._lock:

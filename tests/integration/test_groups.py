@@ -177,6 +177,7 @@ def test_events_of_a_dead_member_go_to_another_and_its_late_ack_acknowledges_not
         late = [dead.next_event(wait_seconds=0) for _ in range(4)]
         dead._ended.set()
         dead._tender.join()
+        time.sleep(2 * HASTY.lease_seconds)
         again = [alive.next_event(wait_seconds=10) for _ in range(4)]
         assert [(each.event.id, each.tries) for each in again] == [(n, 2) for n in (1, 2, 3, 4)]
         late[0].ack()

@@ -26,11 +26,6 @@ class Violation(AssertionError):
     """A promise of the group was broken."""
 
 
-def require(holds: bool, promise: str, *facts: object) -> None:
-    if not holds:
-        raise Violation(f"{promise}: {facts}")
-
-
 @dataclass(frozen=True)
 class Rules:
     """What is under test. A mutant has one of them weakened."""
@@ -55,16 +50,22 @@ class Process:
 
 
 class GroupMachine(RuleBasedStateMachine):
-    rules = Rules()
+    decides = Rules()
+
+    # What a test may narrow, to search where it expects to find something.
+    orders: tuple[Order, ...] = tuple(Order)
+    group_limits: tuple[int | None, ...] = (None, 1, 4)
 
     @initialize(
-        order=st.sampled_from(Order),
-        group_limit=st.sampled_from([None, 1, 4]),
+        data=st.data(),
         max_tries=st.sampled_from([None, 1, 2, 3]),
         skews=st.lists(st.sampled_from([-5000, 0, 5000]), min_size=3, max_size=3),
         limits=st.lists(st.integers(1, 4), min_size=3, max_size=3),
+        steps=st.lists(st.tuples(st.integers(1, 2), st.integers(0, 2)), min_size=1, max_size=8),
     )
-    def start(self, order, group_limit, max_tries, skews, limits):
+    def start(self, data, max_tries, skews, limits, steps):
+        order = data.draw(st.sampled_from(self.orders))
+        group_limit = data.draw(st.sampled_from(self.group_limits))
         self.settings = Settings(order=order, max_in_flight=group_limit, max_tries=max_tries)
         self.state = State(self.settings, 0)
         self.now_us = 1_000_000
@@ -79,6 +80,13 @@ class GroupMachine(RuleBasedStateMachine):
         self.acked: set[int] = set()
         self.letters: set[int] = set()
         self.given_count: dict[int, int] = {}
+        self.is_broken = False
+        self.append(steps)
+
+    def require(self, holds: bool, promise: str, *facts: object) -> None:
+        if not holds:
+            self.is_broken = True
+            raise Violation(f"{promise}: {facts}")
 
     # What the world does
 
@@ -100,7 +108,15 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(who=st.integers(0, 2), rows=st.integers(1, 4), is_lost=st.sampled_from([False, False, False, True]))
     def claim(self, who, rows, is_lost):
-        self.ask(self.processes[who], rows, is_lost=is_lost)
+        self.ask_on(self.processes[who], rows, is_lost=is_lost)
+
+    @rule(who=st.integers(0, 2), other=st.integers(0, 2), rows=st.integers(1, 4))
+    def fall_silent(self, who, other, rows):
+        """A member takes events and is stopped for longer than its lease, and another comes."""
+        self.ask_on(self.processes[who], rows)
+        self.processes[who].stalled = True
+        self.now_us += LEASE_US + 1
+        self.ask_on(self.processes[other], rows)
 
     @rule(who=st.integers(0, 2))
     def beat(self, who):
@@ -126,7 +142,7 @@ class GroupMachine(RuleBasedStateMachine):
     def nack(self, data, delay_us):
         process, token = self.draw_holding(data)
         chosen = data.draw(st.sampled_from(process.holdings[token]))
-        returned = self.rules.nack(
+        returned = self.decides.nack(
             self.state, token, [chosen], now_us=self.now_us, delay_us=delay_us, reason="no", tokens=self.tokens
         )
         self.state = returned.state
@@ -184,14 +200,20 @@ class GroupMachine(RuleBasedStateMachine):
         ids = ids[:rows]
         return Window(head, through, ids, [self.keys[event_id] for event_id in ids])
 
+    def ask_on(self, process: Process, rows: int, *, is_lost: bool = False) -> None:
+        """Ask until the window begins where the group stands, as members do."""
+        for _ in range(3):
+            if self.ask(process, rows, is_lost=is_lost) is not None:
+                return
+
     def ask(self, process: Process, rows: int, *, is_lost: bool = False) -> Lot | None:
         if process.stalled:
             return None
         held = sum(len(ids) for ids in process.holdings.values())
         before = self.state
-        given = self.rules.give(
+        given = self.decides.give(
             self.state,
-            now_us=self.rules.clock(self.now_us, self.now_us + process.skew_us),
+            now_us=self.decides.clock(self.now_us, self.now_us + process.skew_us),
             member=Member(process.name, 0, LEASE_US),
             max_in_flight=min(held + rows, process.max_in_flight),
             window=process.window,
@@ -227,13 +249,13 @@ class GroupMachine(RuleBasedStateMachine):
         known = next((lot for lot in self.state.lots if lot.token == token), None)
         keys = tuple(self.keys[event_id] for event_id in left) if self.settings.order is Order.SUBJECT else ()
         rest = Lot(token, tuple(left), keys, process.name, known.tries if known else 1) if left else None
-        settled = self.rules.settle(self.state, token, rest)
+        settled = self.decides.settle(self.state, token, rest)
         if settled is None:
             del process.holdings[token]
             return
         self.state = settled
         for event_id in done:
-            require(
+            self.require(
                 self.owner.get(event_id) == (process.name, token),
                 "only who has an event acknowledges it",
                 event_id,
@@ -252,9 +274,9 @@ class GroupMachine(RuleBasedStateMachine):
 
     def bury(self, letters) -> None:
         for letter in letters:
-            require(letter.id not in self.acked, "what was acknowledged is no dead letter", letter)
+            self.require(letter.id not in self.acked, "what was acknowledged is no dead letter", letter)
             tries = self.given_count.get(letter.id, 0)
-            require(tries >= (self.settings.max_tries or 0), "a dead letter had all its tries", letter, tries)
+            self.require(tries >= (self.settings.max_tries or 0), "a dead letter had all its tries", letter, tries)
             self.letters.add(letter.id)
             self.owner.pop(letter.id, None)
 
@@ -271,31 +293,31 @@ class GroupMachine(RuleBasedStateMachine):
         name = str(lot.member)
         if name == by.name and lot.token not in by.holdings:
             return
-        require(not self.is_alive(name), "nothing is taken from a live member", lot, by)
+        self.require(not self.is_alive(name), "nothing is taken from a live member", lot, by)
         for event_id in lot.ids:
             if self.owner.get(event_id) == (name, lot.token):
                 del self.owner[event_id]
 
     def check_given(self, lot: Lot, process: Process) -> None:
         for event_id in lot.ids:
-            require(event_id not in self.acked, "what was acknowledged is not delivered again", event_id)
-            require(event_id not in self.owner, "an event is with one member at a time", event_id, self.owner)
+            self.require(event_id not in self.acked, "what was acknowledged is not delivered again", event_id)
+            self.require(event_id not in self.owner, "an event is with one member at a time", event_id, self.owner)
         held = [each for each in self.state.lots if each.member == process.name]
-        require(sum(len(each.ids) for each in held) <= process.max_in_flight, "max in flight of a member", held)
+        self.require(sum(len(each.ids) for each in held) <= process.max_in_flight, "max in flight of a member", held)
         unfinished = self.unfinished()
         if self.settings.order is Order.STRICT:
-            require(list(lot.ids) == unfinished[: len(lot.ids)], "strict order", lot, unfinished)
+            self.require(list(lot.ids) == unfinished[: len(lot.ids)], "strict order", lot, unfinished)
         if self.settings.order is Order.SUBJECT:
             for event_id in lot.ids:
                 key = self.keys[event_id]
                 if key == NO_KEY:
                     continue
                 earlier = [each for each in unfinished if each < event_id and self.keys[each] == key]
-                require(
+                self.require(
                     set(earlier) <= set(lot.ids), "an event waits for the earlier ones of its subject", lot, earlier
                 )
                 others = [each for each in self.owner if self.keys[each] == key and each not in lot.ids]
-                require(not others, "one delivery of a subject at a time", lot, others)
+                self.require(not others, "one delivery of a subject at a time", lot, others)
 
     def check_order_of_ack(self, event_id: int) -> None:
         if self.settings.order is Order.NONE:
@@ -306,19 +328,19 @@ class GroupMachine(RuleBasedStateMachine):
             if each < event_id
             and (self.settings.order is Order.STRICT or self.keys[each] == self.keys[event_id] != NO_KEY)
         ]
-        require(not earlier, "an event is done after those that it had to wait for", event_id, earlier)
+        self.require(not earlier, "an event is done after those that it had to wait for", event_id, earlier)
 
     @invariant()
     def everything_behind_the_head_is_accounted_for(self):
         if not hasattr(self, "state"):
             return
         outstanding = [event_id for lot in self.state.lots for event_id in lot.ids]
-        require(len(outstanding) == len(set(outstanding)), "an event is in one lot", self.state)
+        self.require(len(outstanding) == len(set(outstanding)), "an event is in one lot", self.state)
         behind = {event_id for event_id in self.keys if event_id <= self.state.head}
         done = self.acked | self.letters
-        require(behind - done <= set(outstanding), "no event is lost", behind - done, self.state)
-        require(not set(outstanding) & done, "what is done is not outstanding", self.state)
-        require(
+        self.require(behind - done <= set(outstanding), "no event is lost", behind - done, self.state)
+        self.require(not set(outstanding) & done, "what is done is not outstanding", self.state)
+        self.require(
             all(event_id in done for event_id in self.keys if event_id <= self.state.through),
             "everything through the reported position is done",
             self.state,
@@ -330,12 +352,12 @@ class GroupMachine(RuleBasedStateMachine):
             return
         held = [lot for lot in self.state.lots if lot.member is not None]
         limit = self.settings.max_in_flight
-        require(limit is None or self.state.in_flight <= limit, "max in flight of the group", held)
-        require(self.settings.order is not Order.STRICT or len(held) <= 1, "strict: one delivery at a time", held)
+        self.require(limit is None or self.state.in_flight <= limit, "max in flight of the group", held)
+        self.require(self.settings.order is not Order.STRICT or len(held) <= 1, "strict: one delivery at a time", held)
 
     def teardown(self):
         """However it went: one healthy member that comes late finds everything that is left."""
-        if not hasattr(self, "state"):
+        if not hasattr(self, "state") or self.is_broken:
             return
         self.state = replace(self.state, paused=False)
         self.now_us = max([self.now_us, *(each.expires_us for each in self.state.members)]) + 10 * LEASE_US
@@ -347,4 +369,4 @@ class GroupMachine(RuleBasedStateMachine):
                     self.ack_first(last, token, len(last.holdings[token]))
             if self.state.head == self.tail and not self.state.lots:
                 break
-        require(not self.unfinished(), "every event is delivered in the end", self.unfinished(), self.state)
+        self.require(not self.unfinished(), "every event is delivered in the end", self.unfinished(), self.state)
