@@ -31,6 +31,7 @@ SCENES = {
     "tap": "tap",
     "stream": "stream",
     "objects": "objects",
+    "groups": "groups",
     "sink": "sink",
     "tables": "tables",
     "verify": "verify",

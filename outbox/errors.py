@@ -8,6 +8,7 @@ OutboxError                     exit code 1
 ├── SchemaError                 1   the out table is missing, old, or not ours
 ├── CheckFailed                 3   `outbox check` or `outbox verify` found something
 ├── StreamMissing               1   there is no stream at the URL
+├── GroupMissing                1   there is no consumer group of that name
 ├── Trimmed                     1   the stream no longer holds the events asked for
 ├── Transient                   75  try again: the retry policy of the relay does
 │   ├── DatabaseUnavailable
@@ -15,6 +16,7 @@ OutboxError                     exit code 1
 │   ├── StreamLocked
 │   ├── LeaseLost
 │   ├── StaleTail
+│   ├── DeliveryLost
 │   ├── TableUnavailable
 │   └── TableConflict
 └── Terminal                    4   restarting cannot help: a person has to look
@@ -75,6 +77,10 @@ class StreamMissing(OutboxError):
     """There is no stream at the URL, and it was not to be made."""
 
 
+class GroupMissing(OutboxError):
+    """There is no consumer group of that name, or it was deleted meanwhile."""
+
+
 class Trimmed(OutboxError):
     """The events asked for were trimmed: the stream no longer holds them."""
 
@@ -103,6 +109,10 @@ class LeaseLost(Transient):
 
 class StaleTail(Transient):
     """Another relay has appended or cleaned up since we looked."""
+
+
+class DeliveryLost(Transient):
+    """The group has given a delivery to another member: what was done for it must not be committed."""
 
 
 class TableUnavailable(Transient):
@@ -160,7 +170,7 @@ class TableChanged(Terminal):
 
 
 class EventsTrimmed(Terminal):
-    """The stream no longer holds events that a table still needs."""
+    """The stream no longer holds events that a table or a group still needs."""
 
 
 class ExpectationFailed(Terminal):

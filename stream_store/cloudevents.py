@@ -61,6 +61,11 @@ def to_lines(batch: EventBatch, source: str, types: TypeFilter | None = None) ->
     """
     previous = pa.concat_arrays([pa.array([batch.prev_id], pa.int64()), batch.ids[:-1]])
     rows, previous = (batch.rows, previous) if types is None else types.choose(batch.rows, previous)
+    yield from rows_to_lines(rows, previous, source)
+
+
+def rows_to_lines(rows: pa.RecordBatch, previous: pa.Int64Array, source: str) -> Iterator[pa.StringArray]:
+    """The same for any rows, with the ID that each of them follows in the stream."""
     start = 0
     while start < rows.num_rows:
         count = min(STEP_ROWS, rows.num_rows - start)
