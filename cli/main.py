@@ -46,6 +46,7 @@ COMMANDS = {
     "status": "status",
     "verify": "verify",
     "rebase": "rebase",
+    "inbox": "inbox",
     "dlq": "dlq",
     "stream": "stream",
     "table": "table",
