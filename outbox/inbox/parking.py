@@ -70,13 +70,7 @@ class Choice:
 
 
 def standings(work: Statements, consumer: str | None = None) -> list[Standing]:
-    found = []
-    for row in work.query("inbox_standings", consumer=consumer):
-        *facts, failed, waiting, due, dropped, oldest = row
-        facts[6] = _moment(facts[6])
-        counts = (int(failed), int(waiting), int(due), int(dropped))
-        found.append(Standing(*facts, *counts, None if oldest is None else _moment(oldest)))
-    return found
+    return [_standing(row) for row in work.query("inbox_standings", consumer=consumer)]
 
 
 def find(
@@ -181,6 +175,16 @@ def _change_each(work: Statements, name: str, consumer: str, choice: Choice) -> 
         for outbox_id in _outboxes(work, consumer, choice)
         for event_id in choice.ids or (None,)
     )
+
+
+def _standing(row: tuple[Any, ...]) -> Standing:
+    # MySQL counts in decimals.
+    names = ("failed", "waiting", "due", "dropped")
+    facts = dict(zip(Standing.__dataclass_fields__, row, strict=True))
+    oldest = facts["oldest_parked_at"]
+    facts |= {name: int(facts[name]) for name in names}
+    facts |= {"moved_at": _moment(facts["moved_at"]), "oldest_parked_at": None if oldest is None else _moment(oldest)}
+    return Standing(**facts)
 
 
 def _parked(row: tuple[Any, ...]) -> Parked:

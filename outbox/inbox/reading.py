@@ -81,7 +81,8 @@ class Reading:
         """
         if self._at != after or self._batches is None:
             self._batch, self._batches = None, self._open(after)
-        self._at, found = after, []
+        self._at = after
+        found: list[Event] = []
         while self._batches is not None and len(found) < events_max:
             if self._batch is None:
                 self._batch = self._next(exact=exact or bool(found))
