@@ -32,6 +32,7 @@ SCENES = {
     "stream": "stream",
     "objects": "objects",
     "groups": "groups",
+    "inbox": "inbox",
     "sink": "sink",
     "tables": "tables",
     "verify": "verify",

@@ -46,8 +46,9 @@ def configure(log_format: str) -> None:
         logger_factory=lambda *_: _LOG,
         cache_logger_on_first_use=False,
     )
-    library = logging.getLogger("stream_store")
-    library.handlers, library.propagate = [_Forward()], False
+    for name in ("stream_store", "outbox.inbox"):
+        library = logging.getLogger(name)
+        library.handlers, library.propagate = [_Forward()], False
 
 
 class _Log:

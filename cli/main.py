@@ -47,6 +47,7 @@ COMMANDS = {
     "verify": "verify",
     "rebase": "rebase",
     "group": "group",
+    "inbox": "inbox",
     "dlq": "dlq",
     "stream": "stream",
     "table": "table",

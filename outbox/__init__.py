@@ -21,6 +21,7 @@ from outbox.outbox import Outbox
 
 if TYPE_CHECKING:
     from outbox.batch import EventBatch
+    from outbox.inbox import Inbox
     from outbox.schema import install
     from outbox.sqlalchemy_table import table
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Outbox",
     "MemoryOutbox",
+    "Inbox",
     "Event",
     "EventBatch",
     "OutTable",
@@ -42,7 +44,12 @@ __all__ = [
 ]
 
 # Where the heavy names live: Arrow and SQLAlchemy are loaded when one of them is first used.
-_LAZY = {"EventBatch": "outbox.batch", "install": "outbox.schema", "table": "outbox.sqlalchemy_table"}
+_LAZY = {
+    "EventBatch": "outbox.batch",
+    "Inbox": "outbox.inbox",
+    "install": "outbox.schema",
+    "table": "outbox.sqlalchemy_table",
+}
 
 
 def __getattr__(name: str) -> Any:

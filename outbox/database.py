@@ -138,7 +138,7 @@ class Session:
         self._prepared: dict[str, str] = {}
         with self._translated():
             try:
-                self.driver: Any = _CONNECT[url.dialect](url, application)
+                self.driver: Any = connect(url, application)
             except Exception as error:
                 if isinstance(error, OutboxError) or not is_driver_error(error):
                     raise
@@ -249,6 +249,11 @@ class Session:
             raise
 
 
+def connect(url: DatabaseUrl, application: str) -> Any:
+    """An autocommitting connection of the database's own driver."""
+    return _CONNECT[url.dialect](url, application)
+
+
 def one_line(error: BaseException) -> str:
     """An error's text without the line breaks and tabs that libpq writes for every address it tried."""
     return " ".join(str(error).split())
@@ -303,6 +308,15 @@ def is_connection_error(error: BaseException) -> bool:
         # 5 busy, 6 locked, 10 I/O error, 13 disk full; the higher bits say where.
         return getattr(error, "sqlite_errorcode", 0) & 0xFF in (5, 6, 10, 13)
     return isinstance(error, ConnectionError | TimeoutError)
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Whether the statement lost against another transaction, and would do well by itself."""
+    return (
+        (getattr(error, "sqlstate", None) or "")[:2] == "40"
+        or (type(error).__module__.startswith("pymysql") and error.args[:1] == (1213,))
+        or is_lock_timeout(error)
+    )
 
 
 def is_lock_timeout(error: BaseException | None) -> bool:

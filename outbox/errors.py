@@ -32,6 +32,8 @@ OutboxError                     exit code 1
     ├── TableChanged
     ├── EventsTrimmed
     ├── ExpectationFailed
+    ├── TransactionEnded
+    ├── TooManyParked
     └── Unsupported
 
 Whether to retry is decided by `Transient` and `Terminal` alone. A message says what
@@ -170,11 +172,19 @@ class TableChanged(Terminal):
 
 
 class EventsTrimmed(Terminal):
-    """The stream no longer holds events that a table or a group still needs."""
+    """The stream no longer holds events that a table, a group or an inbox still needs."""
 
 
 class ExpectationFailed(Terminal):
     """Rows break an expectation that is to stop the sink."""
+
+
+class TransactionEnded(Terminal):
+    """A handler committed or rolled back the transaction that it was lent."""
+
+
+class TooManyParked(Terminal):
+    """So many events are parked that the handler, not the events, must be at fault."""
 
 
 class Unsupported(Terminal):

@@ -76,6 +76,7 @@ class OutTable:
             "lag": self.quoted(dialect, "_lag"),
             "emit": self.quoted(dialect, "_emit"),
             "immutable": self.quoted(dialect, "_immutable"),
+            "parked": self.quoted(dialect, "_parked"),
             "orders": self.quoted(dialect, "_orders"),
             # PostgreSQL names the sequence of an identity column so; `check` looks.
             "sequence": self.quoted(dialect, "_id_seq"),
@@ -84,6 +85,7 @@ class OutTable:
             "info_literal": literal(self.quoted(dialect, "_info")),
             "lag_literal": literal(self.quoted(dialect, "_lag")),
             "emit_literal": literal(self.quoted(dialect, "_emit")),
+            "parked_literal": literal(self.quoted(dialect, "_parked")),
             "name_literal": literal(self.name),
             "schema_literal": literal(self.schema) if self.schema else "NULL",
             "schema": quote(self.schema, dialect) if self.schema else "",

@@ -53,7 +53,7 @@ class Installed:
 def install(url: DatabaseUrl, table: OutTable, *, source: str | None = None) -> Installed:
     """Make the outbox unless it is there. Safe to run again, at once, and after a crash."""
     script = _script(url.dialect, table, source or table.source)
-    with _installer(url, table, "install") as session:
+    with installer(url, table, "install") as session:
         objects = _objects(session)
         before = _identity(session, objects)
         if before is not None:
@@ -82,7 +82,7 @@ def render(dialect: str, table: OutTable, source: str | None = None) -> str:
 
 def upgrade(url: DatabaseUrl, table: OutTable) -> list[str]:
     """Apply the migrations above the installed version; their names, oldest first."""
-    with _installer(url, table, "upgrade") as session:
+    with installer(url, table, "upgrade") as session:
         installed = _identity(session, _objects(session))
         if installed is None:
             raise SchemaError(f"there is no out table {table} in {url}: run `outbox init`")
@@ -112,7 +112,7 @@ def render_upgrade(dialect: str, table: OutTable, *, installed_version: int, sou
 
 def uninstall(url: DatabaseUrl, table: OutTable, *, force: bool = False) -> None:
     """Drop the outbox. Refused while rows are not in the stream yet, or a relay is at work."""
-    with _installer(url, table, "uninstall") as session:
+    with installer(url, table, "uninstall") as session:
         objects = _objects(session)
         if "info" not in objects:
             raise SchemaError(f"there is no outbox {table} in {url}: nothing is dropped")
@@ -159,8 +159,8 @@ def _step(migration: Migration, dialect: str, table: OutTable, source: str) -> l
 
 
 @contextlib.contextmanager
-def _installer(url: DatabaseUrl, table: OutTable, doing: str) -> Iterator[Session]:
-    """A session that has this outbox's schema to itself, in one transaction where there are any for DDL."""
+def installer(url: DatabaseUrl, table: OutTable, doing: str) -> Iterator[Session]:
+    """A session that has this outbox's or inbox's schema to itself, in one transaction where there are any for DDL."""
     with Session(url, table, application=f"outbox {doing}") as session:
         try:
             if url.dialect == "mysql":

@@ -54,7 +54,8 @@ def crash_after(patch: Any, function: str, nth: int = 1) -> None:
     patch.setattr(owner, attribute, crashing)
 
 
-def _install(function: str, when: str, nth: int) -> None:
+def install(function: str, when: str, nth: int) -> None:
+    """Have this process killed before or after the nth call of a function."""
     owner_name, _, attribute = function.rpartition(".")
     owner: Any = pkgutil.resolve_name(owner_name)
     original = getattr(owner, attribute)
@@ -77,5 +78,5 @@ def _install(function: str, when: str, nth: int) -> None:
 if __name__ == "__main__":
     from cli.main import main
 
-    _install(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    install(sys.argv[1], sys.argv[2], int(sys.argv[3]))
     main(sys.argv[4:])

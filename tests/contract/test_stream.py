@@ -512,8 +512,8 @@ def test_writer_does_not_keep_readers_out(url):
 
 def test_two_writers_never_interleave(url):
     """The second finds out at its next append, whatever it believed the tail to be."""
-    if has_one_writer(url):
-        return
+    if not url.startswith(("redis:", "object+file:", "s3:")):
+        return  # elsewhere a lock keeps the second one out, or the first is fenced
     with open_stream(url, "write") as one, open_stream(url, "write") as two:
         assert one.append(batch([1, 2])).outcome is Outcome.APPENDED
         assert two.append(batch([1])).outcome is Outcome.DUPLICATE

@@ -30,3 +30,9 @@ def test_batches_example_follows_the_chain(sqlite_url: str, stream_url: str) -> 
         program.run("emit", "--database", sqlite_url, "--type", "order.placed", "--data", str(number))
     program.run("relay", "--database", sqlite_url, "--stream", stream_url, "--once")
     assert "IDs 1 to 3: order.placed" in run("examples/batches.py", stream_url)
+
+
+def test_pipeline_example_proves_every_effect_while_its_processes_are_killed() -> None:
+    said = run("examples/pipeline.py", "--orders", "20", "--kills", "4")
+    assert said.count("kill ") == 4
+    assert "20 orders, each matched, settled and booked exactly once; the balance is 210" in said
