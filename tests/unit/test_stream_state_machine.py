@@ -29,7 +29,9 @@ class FileStreamMachine(RuleBasedStateMachine):
 
     @initialize(segment_bytes=st.sampled_from([1, 3000, 20_000]))
     def start(self, segment_bytes):
-        self.root = Path(tempfile.mkdtemp(prefix="stream-machine-"))
+        # In memory where there is such a thing: thousands of syncs, and none of them needs a disk.
+        memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
+        self.root = Path(tempfile.mkdtemp(prefix="stream-machine-", dir=memory))
         self.folder = self.root / "s"
         self.url = f"file://{self.folder}?segment_bytes={segment_bytes}"
         self.ids: list[int] = []
@@ -169,12 +171,11 @@ class FileStreamMachine(RuleBasedStateMachine):
         assert any(damage.file == str(path) and damage.offset <= at for damage in found.damage)
         reader = open_stream(self.url)
         try:
-            seen = rows_of(reader.read(self.trimmed))
+            list(reader.read(self.trimmed))
         except StreamCorrupt:
             pass
         else:
-            assert self.tail == self.trimmed, "only a segment without events may be damaged unseen by a reader"
-            assert seen == []
+            assert int(path.stem) == self.tail, "only a segment without events may be damaged unseen by a reader"
         if path.name == segment_path(self.folder, list_segments(self.folder)[-1]).name:
             with pytest.raises(StreamCorrupt, match=path.name):
                 open_stream(self.url, "write")
