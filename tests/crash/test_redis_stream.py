@@ -16,7 +16,7 @@ import pytest
 from outbox.errors import StaleTail, StreamCorrupt, StreamUnavailable, Trimmed, Unsupported, UsageError, WrongPartner
 from stream_store import Outcome, check, open_stream
 from stream_store.redaction import REDACTED_CONTENT_TYPE
-from stream_store.redis import encoding, erasing, reader
+from stream_store.redis import encoding, erasing, link, reader
 from stream_store.redis import stream as stream_module
 from stream_store.redis.address import Keys
 from tests.crash.redis_faults import run_and_kill
@@ -381,6 +381,16 @@ def test_connections_that_are_cut_lose_nothing(client: redis.Redis, url: str) ->
     assert_whole(url, max(acknowledged))
 
 
+def test_connection_that_was_closed_while_idle_is_made_anew(
+    client: redis.Redis, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "IDLE_SECONDS", 0.0)
+    with open_stream(url, "write") as stream:
+        stream.append(batch([1]))
+        client.client_kill_filter(_type="normal", skipme=True)
+        assert stream.append(batch([2])).outcome is Outcome.APPENDED
+
+
 def test_scripts_that_the_server_has_forgotten_are_loaded_again(
     client: redis.Redis, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -436,7 +446,9 @@ def test_credentials_that_are_revoked_are_temporary_and_wrong_ones_are_a_mistake
 def test_role_of_least_rights_is_enough(client: redis.Redis, server: RedisServer, name: str) -> None:
     """As docs/stream-redis.md grants it: nothing about the server is shown to it but INFO."""
     rights = "-@all +ping +hello +client +select +info +evalsha +script|load +exists +hget +hmget +hgetall"
-    rights += " +hset +hdel +xadd +xrange +xlen +xtrim +xgroup|create +xgroup|destroy +zadd +zcard +zrange +zrangebyscore"
+    rights += (
+        " +hset +hdel +xadd +xrange +xlen +xtrim +xgroup|create +xgroup|destroy +zadd +zcard +zrange +zrangebyscore"
+    )
     rights += " +zremrangebyscore +sadd +sismember +unlink +rename +memory|usage +wait +bgrewriteaof"
     client.execute_command("ACL", "SETUSER", "least", "on", ">pw", f"~outbox:{{{name}}}:*", *rights.split())
     url = f"redis://least:pw@127.0.0.1:{server.port}/0/{name}"
