@@ -33,6 +33,7 @@ SCENES = {
     "objects": "objects",
     "groups": "groups",
     "inbox": "inbox",
+    "backends": "backends",
     "sink": "sink",
     "tables": "tables",
     "verify": "verify",

@@ -13,7 +13,7 @@ import subprocess
 import time
 from pathlib import Path
 
-PACKAGES = ("pyarrow", "adbc-driver-postgresql", "psycopg", "PyMySQL", "connectorx", "SQLAlchemy")
+PACKAGES = ("pyarrow", "adbc-driver-postgresql", "psycopg", "PyMySQL", "connectorx", "SQLAlchemy", "redis", "hiredis")
 FSYNCS = 200
 
 

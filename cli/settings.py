@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,8 +80,10 @@ class OutboxSettings:
         from stream_store import StreamUrl
 
         url = self._required("stream", "URL", lasting)
-        for secret in StreamUrl.parse(url).secrets:
-            printing.keep_secret(secret)
+        # One that is no URL is refused where it is opened.
+        with contextlib.suppress(UsageError):
+            for secret in StreamUrl.parse(url).secrets:
+                printing.keep_secret(secret)
         return url
 
     @property

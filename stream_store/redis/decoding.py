@@ -13,7 +13,7 @@ from outbox.batch import SCHEMA
 from outbox.errors import StreamCorrupt
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 # What the client library makes of XRANGE: the entry's ID, and fields and values in turn.
 Entry = tuple[bytes, list[bytes]]
@@ -51,7 +51,7 @@ def decode(entries: Sequence[Entry], url: str) -> Page:
         ) from None
 
 
-def _same_fields(entries: Sequence[Entry]) -> dict[bytes, list[bytes | None]] | None:
+def _same_fields(entries: Sequence[Entry]) -> Mapping[bytes, Sequence[bytes | None]] | None:
     """The values by field where all entries have the same fields, as most have: by slicing alone."""
     first = entries[0][1]
     width = len(first)
@@ -63,16 +63,16 @@ def _same_fields(entries: Sequence[Entry]) -> dict[bytes, list[bytes | None]] | 
         # All the same object is found quickly; else they are compared.
         if flat[at::width].count(first[at]) != count:
             return None
-    found: dict[bytes, list[bytes | None]] = {first[at]: flat[at + 1 :: width] for at in range(0, width, 2)}
+    found: dict[bytes, Sequence[bytes | None]] = {first[at]: flat[at + 1 :: width] for at in range(0, width, 2)}
     return {**dict.fromkeys(_COLUMNS, [None] * count), **found}
 
 
-def _any_fields(entries: Sequence[Entry]) -> dict[bytes, list[bytes | None]]:
+def _any_fields(entries: Sequence[Entry]) -> Mapping[bytes, Sequence[bytes | None]]:
     rows = [dict(zip(entry[1][::2], entry[1][1::2], strict=True)) for entry in entries]
     return {name: [row.get(name) for row in rows] for name in (b"previd", *_COLUMNS)}
 
 
-def _column(field: pa.Field, columns: dict[bytes, list[bytes | None]]) -> pa.Array:
+def _column(field: pa.Field, columns: Mapping[bytes, Sequence[bytes | None]]) -> pa.Array:
     values = pa.array(columns[field.name.encode()], pa.binary())
     if pa.types.is_binary(field.type):
         return values

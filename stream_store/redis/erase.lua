@@ -1,9 +1,15 @@
 -- Copy some entries, those that were chosen without their content. When all are copied, the copy
 -- takes the place of the stream, in the same step: nobody can have appended in between.
 -- KEYS: events, info, copy, chosen. ARGV: token, where to begin, how many, content type of an erased event.
--- Answers {1, the last entry copied} when there may be more, {0} when it is done, {-1} when another has taken over.
+-- Where to begin is '' to give up. Answers {1, the last entry copied} when there may be more, {0} when it is done,
+-- {-1} when another has taken over, {-2} when the copy is not what it should be.
 if redis.call('HGET', KEYS[2], 'erasing') ~= ARGV[1] then
   return {-1}
+end
+if ARGV[2] == '' then
+  redis.call('UNLINK', KEYS[3], KEYS[4])
+  redis.call('HDEL', KEYS[2], 'erasing')
+  return {0}
 end
 local gone = {data = true, data_bytes = true, headers = true, datacontenttype = true}
 local entries = redis.call('XRANGE', KEYS[1], ARGV[2], '+', 'COUNT', ARGV[3])
@@ -28,6 +34,9 @@ if #entries == tonumber(ARGV[3]) then
 end
 if redis.call('EXISTS', KEYS[3]) == 1 then
   redis.call('XTRIM', KEYS[3], 'MINID', '=', redis.call('HGET', KEYS[2], 'trimmed_through') .. '-1')
+  if redis.call('XLEN', KEYS[3]) ~= redis.call('XLEN', KEYS[1]) then
+    return {-2}
+  end
   redis.call('UNLINK', KEYS[1])
   redis.call('RENAME', KEYS[3], KEYS[1])
 end

@@ -8,10 +8,11 @@ The server's files hold the old content until they are written anew, which is as
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from outbox.errors import StaleTail, StreamUnavailable
+from outbox.errors import OutboxError, StaleTail, StreamUnavailable
 from stream_store.redaction import REDACTED_CONTENT_TYPE
 from stream_store.redis.scripts import ERASE
 from stream_store.redis.server import parse_info
@@ -53,14 +54,25 @@ def erase(link: Link, keys: Keys, ids: Sequence[int], url: str) -> None:
         begin = "-"
         while begin:
             begin = copy_step(link, keys, token, begin, url)
-    except StreamUnavailable:
-        _clean_up(link, keys)
+    except BaseException:
+        # The memory of the copy is given back, if the server still listens and the copy is still ours.
+        with suppress(OutboxError):
+            _step(link, keys, token, "")
         raise
 
 
 def copy_step(link: Link, keys: Keys, token: str, begin: str, url: str) -> str:
     """Copy the next entries; where to go on, or nothing when the copy is in place."""
-    answer = link.run(
+    answer = _step(link, keys, token, begin)
+    if answer[0] == -1:
+        raise StaleTail(f"another process has begun to erase events of {url}: try again when it is done")
+    if answer[0] == -2:
+        raise StaleTail(f"somebody has removed entries of {url} while they were copied: nothing was changed; try again")
+    return f"({answer[1].decode()}" if answer[0] == 1 else ""
+
+
+def _step(link: Link, keys: Keys, token: str, begin: str) -> Any:
+    return link.run(
         ERASE,
         [keys.events, keys.info, keys.copy, keys.chosen],
         token,
@@ -68,17 +80,6 @@ def copy_step(link: Link, keys: Keys, token: str, begin: str, url: str) -> str:
         STEP_ENTRIES,
         REDACTED_CONTENT_TYPE,
     )
-    if answer[0] == -1:
-        raise StaleTail(f"another process has begun to erase events of {url}: try again when it is done")
-    return f"({answer[1].decode()}" if answer[0] == 1 else ""
-
-
-def _clean_up(link: Link, keys: Keys) -> None:
-    """Give the memory of the copy back, if the server still listens."""
-    try:
-        link.call("UNLINK", keys.copy, keys.chosen)
-    except StreamUnavailable:
-        return
 
 
 def scrub(link: Link, keys: Keys, server: Server, url: str) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from redis.connection import Connection, SSLConnection
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
-from outbox.errors import UsageError
+from outbox.errors import StreamUnavailable, UsageError
 from stream_store.redis.refusal import CREDENTIALS, Refused, as_ours
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from stream_store.redis.scripts import Script
 
 Packed = bytes | memoryview
+# Servers and what lies between may close a connection that is not used.
+IDLE_SECONDS = 10.0
 
 
 class Link:
@@ -28,6 +31,7 @@ class Link:
         self._url = address.url
         kind = SSLConnection if address.scheme == "rediss" else Connection
         self._connection: Any = kind(**address.connection_options())
+        self._used_at = -IDLE_SECONDS
         self.lock = threading.RLock()
 
     def open(self) -> None:
@@ -41,6 +45,15 @@ class Link:
                 raise UsageError(str(error)) from error
             raise
 
+    def refresh(self) -> None:
+        """Make a connection that was closed while it lay idle anew, before anything is sent over it."""
+        if time.monotonic() - self._used_at < IDLE_SECONDS:
+            return
+        try:
+            self.call("PING")
+        except StreamUnavailable:
+            self.call("PING")
+
     def close(self) -> None:
         # Not under the lock: whoever waits for an answer is to wait no longer.
         self._connection.disconnect()
@@ -50,6 +63,7 @@ class Link:
         return list(self._connection.pack_command(*words))
 
     def send(self, parts: Sequence[Packed]) -> None:
+        self._used_at = time.monotonic()
         with self._reporting("writing to"):
             self._connection.send_packed_command(parts, check_health=False)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from outbox.errors import StreamUnavailable, Unsupported
 from stream_store.durability import Acks
+from stream_store.redis.refusal import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -77,11 +78,13 @@ def read_server(link: Link) -> Server:
 def _try(link: Link, *words: str) -> object:
     try:
         return link.call(*words)
-    except (StreamUnavailable, Unsupported) as refusal:
-        # Forbidden, or unknown to a managed server. A lost connection shows at the next command.
-        if "NOPERM" in str(refusal) or "unknown" in str(refusal).lower():
-            return None
-        raise
+    except Refused as refusal:
+        if refusal.word != "NOPERM":
+            raise
+    except Unsupported:
+        # Managed servers do not know CONFIG.
+        pass
+    return None
 
 
 def parse_info(text: object) -> dict[str, str]:

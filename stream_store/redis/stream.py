@@ -167,6 +167,7 @@ class RedisStream:
         refused: tuple[EventBatch, int, int] | None = None
         link = self._appending
         with link.lock:
+            link.refresh()
             while waiting or sent:
                 while waiting and len(sent) < PARTS_IN_FLIGHT and refused is None:
                     sent.append(waiting.popleft())
