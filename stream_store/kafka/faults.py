@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaError, KafkaException
 
-from outbox.errors import OutboxError, StaleTail, StreamMissing, StreamUnavailable, UsageError
+from outbox.errors import OutboxError, StaleTail, StreamUnavailable, UsageError
 
 if TYPE_CHECKING:
     from stream_store.kafka.address import Address
@@ -71,10 +71,6 @@ def translate(error: KafkaError, doing: str, address: Address, beside: KafkaErro
     where = f"{address.url} ({doing})"
     if code in FENCED:
         return StaleTail(f"another writer has opened {address.url} since, and this one is fenced out: {said}")
-    if code in MISSING:
-        return StreamMissing(
-            f"there is no topic {address.topic} with its companion {address.companion} at {address.servers}"
-        )
     if code in UNKNOWN_USER:
         return UsageError(
             f"{where}: the broker does not let us in: {said}. Correct sasl.username, sasl.password (or {_PASSWORD}), "
@@ -92,6 +88,9 @@ def translate(error: KafkaError, doing: str, address: Address, beside: KafkaErro
 def _advice(code: int, address: Address) -> str:
     if code in TOO_LARGE:
         return f". An event is larger than the topic takes: raise max.message.bytes of {address.topic}; the relay goes on by itself then"
+    if code in MISSING:
+        # A client that has lost its brokers says the same. Whoever opens the stream anew looks whether it is there.
+        return f". Topic {address.topic} or its companion was deleted, or no broker leads it just now"
     if code in TOO_FEW:
         return (
             f". Fewer replicas are in sync than min.insync.replicas of {address.topic} asks for: bring the brokers back"

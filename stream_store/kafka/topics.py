@@ -85,9 +85,11 @@ def _is_there(clients: Clients, consumer: Consumer, name: str) -> bool:
             if clients.is_refused() or time.monotonic() > deadline:
                 raise fault from failure
         else:
-            if topic.error is not None and topic.error.code() not in MISSING | {KafkaError.LEADER_NOT_AVAILABLE}:
+            if topic.error is None or topic.error.code() in MISSING:
+                return topic.error is None and bool(topic.partitions)
+            if topic.error.code() != KafkaError.LEADER_NOT_AVAILABLE or time.monotonic() > deadline:
                 raise clients.fault(topic.error, "looking for its topics")
-            return topic.error is None and bool(topic.partitions)
+            time.sleep(0.02)
 
 
 def create(clients: Clients) -> None:
