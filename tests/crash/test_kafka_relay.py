@@ -66,25 +66,28 @@ def finish(case: OutboxCase, relay) -> None:
     case.assert_exactly_once()
 
 
-def test_relay_goes_on_by_itself_after_the_broker_was_killed(case: OutboxCase, server: KafkaServer) -> None:
-    with running(case.orders(once=False, batch_rows=500)) as relay:
-        with case.writing():
-            until(lambda: case.deleted_through() > 20, relay.said)
-            server.crash()
-            server.start()
-            before = max(case.committed)
-            until(lambda: case.deleted_through() > before, relay.said)
+@pytest.mark.parametrize("at", [At("kafka.commit", "before", 4), At("kafka.commit", "after", 4)], ids=str)
+def test_relay_goes_on_by_itself_after_the_broker_was_killed(case: OutboxCase, server: KafkaServer, at: At) -> None:
+    with running(case.orders(at, act="hold", once=False)) as relay:
+        relay.wait_until_reached()
+        server.crash()
+        relay.go_on()
+        case.write(5)
+        server.start()
         finish(case, relay)
 
 
-def test_relay_goes_on_by_itself_after_the_wire_was_cut(case: OutboxCase, wire: Wire) -> None:
-    with running(case.orders(once=False, batch_rows=500)) as relay:
-        with case.writing():
-            for _ in range(3):
-                before = max(case.committed)
-                until(lambda before=before: case.deleted_through() > before, relay.said)
-                wire.cut()
-                wire.mend()
+@pytest.mark.parametrize("at", [At("kafka.commit", "before", 4), At("kafka.commit", "after", 4)], ids=str)
+def test_relay_goes_on_by_itself_after_the_wire_was_cut(case: OutboxCase, wire: Wire, at: At) -> None:
+    with running(case.orders(at, act="hold", once=False)) as relay:
+        relay.wait_until_reached()
+        wire.cut()
+        relay.go_on()
+        wire.mend()
+        for _ in range(3):
+            case.write(2)
+            wire.cut()
+            wire.mend()
         finish(case, relay)
 
 
