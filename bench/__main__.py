@@ -30,6 +30,7 @@ SCENES = {
     "held-xmin": "held_xmin",
     "tap": "tap",
     "stream": "stream",
+    "kafka": "kafka",
     "sink": "sink",
     "tables": "tables",
     "verify": "verify",
