@@ -34,6 +34,7 @@ SCENES = {
     "groups": "groups",
     "inbox": "inbox",
     "backends": "backends",
+    "kafka": "kafka",
     "sink": "sink",
     "tables": "tables",
     "verify": "verify",

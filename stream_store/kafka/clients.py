@@ -116,10 +116,21 @@ class Clients:
                 f"the Kafka client does not take the options of {self.address.url}: {self.address.without_secrets(said)}"
             ) from None
 
-    def fault(self, failure: KafkaException | KafkaError, doing: str) -> OutboxError:
-        """The error of ours for one that the client has raised or handed over."""
+    def fault(self, failure: KafkaException | KafkaError, doing: str, client: Any = None) -> OutboxError:
+        """The error of ours for one that a client has raised or handed over.
+
+        A client says by itself why it cannot connect, but only to those who poll it.
+        """
+        if client is not None:
+            with suppress(KafkaException, RuntimeError):
+                client.poll(0)
         error = error_of(failure) if isinstance(failure, KafkaException) else failure
         return translate(error, doing, self.address, self._complaint_now())
+
+    def is_refused(self) -> bool:
+        """Whether the broker has lately said that it does not let us in: waiting on does not help then."""
+        complaint = self._complaint_now()
+        return complaint is not None and complaint.code() in UNKNOWN_USER
 
     def no_answer(self, doing: str) -> OutboxError:
         return self.fault(KafkaError(KafkaError._TIMED_OUT, f"no answer within {ANSWER_SECONDS:g} s"), doing)

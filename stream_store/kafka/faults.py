@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaError, KafkaException
 
-from outbox.errors import OutboxError, StaleTail, StreamMissing, StreamUnavailable, UsageError
+from outbox.errors import OutboxError, StaleTail, StreamUnavailable, UsageError
 
 if TYPE_CHECKING:
     from stream_store.kafka.address import Address
@@ -41,6 +41,8 @@ UNKNOWN_USER = frozenset(
 TOO_FEW = frozenset((KafkaError.NOT_ENOUGH_REPLICAS, KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND))
 TOO_LARGE = frozenset((KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE))
 QUOTA = frozenset((KafkaError.THROTTLING_QUOTA_EXCEEDED, KafkaError.POLICY_VIOLATION))
+STORAGE = frozenset((KafkaError.KAFKA_STORAGE_ERROR,))
+NO_HOST = frozenset((KafkaError._RESOLVE,))
 # Said when an operation has run out of time; why it has, the client tells beside it.
 VAGUE = frozenset(
     (
@@ -71,10 +73,6 @@ def translate(error: KafkaError, doing: str, address: Address, beside: KafkaErro
     where = f"{address.url} ({doing})"
     if code in FENCED:
         return StaleTail(f"another writer has opened {address.url} since, and this one is fenced out: {said}")
-    if code in MISSING:
-        return StreamMissing(
-            f"there is no topic {address.topic} with its companion {address.companion} at {address.servers}"
-        )
     if code in UNKNOWN_USER:
         return UsageError(
             f"{where}: the broker does not let us in: {said}. Correct sasl.username, sasl.password (or {_PASSWORD}), "
@@ -90,19 +88,16 @@ def translate(error: KafkaError, doing: str, address: Address, beside: KafkaErro
 
 
 def _advice(code: int, address: Address) -> str:
-    if code in TOO_LARGE:
-        return f". An event is larger than the topic takes: raise max.message.bytes of {address.topic}; the relay goes on by itself then"
-    if code in TOO_FEW:
-        return (
-            f". Fewer replicas are in sync than min.insync.replicas of {address.topic} asks for: bring the brokers back"
-        )
-    if code == KafkaError.KAFKA_STORAGE_ERROR:
-        return ". A broker's disk is full or failing: its log names the folder"
-    if code in QUOTA:
-        return ". A quota or a policy of the cluster refuses it"
-    if code == KafkaError._RESOLVE:
-        return ". Correct the host in the stream's URL"
-    return ""
+    known = {
+        TOO_LARGE: f"An event is larger than the topic takes: raise max.message.bytes of {address.topic}; the relay goes on by itself then",
+        # A client that has lost its brokers says the same. Whoever opens the stream anew looks whether it is there.
+        MISSING: f"Topic {address.topic} or its companion was deleted, or no broker leads it just now",
+        TOO_FEW: f"Fewer replicas are in sync than min.insync.replicas of {address.topic} asks for: bring the brokers back",
+        QUOTA: "A quota or a policy of the cluster refuses it",
+        STORAGE: "A broker's disk is full or failing: its log names the folder",
+        NO_HOST: "Correct the host in the stream's URL",
+    }
+    return next((f". {advice}" for codes, advice in known.items() if code in codes), "")
 
 
 _PASSWORD = "OUTBOX_KAFKA_SASL_PASSWORD"  # noqa: S105 - the variable's name

@@ -46,7 +46,7 @@ class Partition:
             try:
                 low, end = consumer.get_watermark_offsets(self._at(0), timeout=ANSWER_SECONDS)
             except KafkaException as failure:
-                raise self._clients.fault(failure, "looking where it ends") from failure
+                raise self._clients.fault(failure, "looking where it ends", consumer) from failure
         return low, end
 
     def offset_at(self, time_ms: int) -> int | None:
@@ -55,7 +55,7 @@ class Partition:
             try:
                 (found,) = consumer.offsets_for_times([self._at(time_ms)], timeout=ANSWER_SECONDS)
             except KafkaException as failure:
-                raise self._clients.fault(failure, "looking for a time") from failure
+                raise self._clients.fault(failure, "looking for a time", consumer) from failure
             if found.error is not None:
                 raise self._clients.fault(found.error, "looking for a time")
         return found.offset if found.offset >= 0 else None

@@ -17,8 +17,12 @@ from stream_store.kafka.faults import DENIED, MISSING, error_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from confluent_kafka import Consumer
+
     from stream_store.kafka.clients import Clients
 
+# How long the first connection is tried for at a time: the client does not say at once why it does not come about.
+TRY_SECONDS = 1.0
 # Partitions of the companion: who the stream is, and its readers.
 STATE, READERS = 0, 1
 COMPANION_PARTITIONS = 2
@@ -67,17 +71,25 @@ def exist(clients: Clients) -> tuple[bool, bool]:
     """Whether the topic and its companion are there."""
     address = clients.address
     with clients.consumer("probe") as consumer:
-        try:
-            found = [
-                consumer.list_topics(name, ANSWER_SECONDS).topics[name] for name in (address.topic, address.companion)
-            ]
-        except KafkaException as failure:
-            raise clients.fault(failure, "looking for its topics") from failure
-    for topic in found:
-        if topic.error is not None and topic.error.code() not in MISSING | {KafkaError.LEADER_NOT_AVAILABLE}:
-            raise clients.fault(topic.error, "looking for its topics")
-    events, companion = (topic.error is None and bool(topic.partitions) for topic in found)
+        events, companion = (_is_there(clients, consumer, name) for name in (address.topic, address.companion))
     return events, companion
+
+
+def _is_there(clients: Clients, consumer: Consumer, name: str) -> bool:
+    deadline = time.monotonic() + ANSWER_SECONDS
+    while True:
+        try:
+            topic = consumer.list_topics(name, TRY_SECONDS).topics[name]
+        except KafkaException as failure:
+            fault = clients.fault(failure, "looking for its topics", consumer)
+            if clients.is_refused() or time.monotonic() > deadline:
+                raise fault from failure
+        else:
+            if topic.error is None or topic.error.code() in MISSING:
+                return topic.error is None and bool(topic.partitions)
+            if topic.error.code() != KafkaError.LEADER_NOT_AVAILABLE or time.monotonic() > deadline:
+                raise clients.fault(topic.error, "looking for its topics")
+            time.sleep(0.02)
 
 
 def create(clients: Clients) -> None:

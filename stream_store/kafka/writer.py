@@ -59,8 +59,9 @@ class Writer:
             # Ends what a predecessor has left open: committed or aborted, it is decided from here on.
             self._producer.init_transactions(ANSWER_SECONDS)
         except KafkaException as failure:
+            fault = clients.fault(failure, "fencing out other writers", self._producer)
             self.close()
-            raise clients.fault(failure, "fencing out other writers") from failure
+            raise fault from failure
 
     def commit(self, state: State, records: Iterable[Record] = ()) -> None:
         """Write the records and the state, whole or not at all; durable when it returns.
@@ -80,7 +81,7 @@ class Writer:
             self._say(producer, state)
             producer.commit_transaction(ANSWER_SECONDS)
         except KafkaException as failure:
-            fault = self._clients.fault(failure, "appending")
+            fault = self._clients.fault(failure, "appending", producer)
             if isinstance(fault, OutboxError) and not isinstance(fault, StreamUnavailable):
                 self._failure = fault
             else:

@@ -66,25 +66,28 @@ def finish(case: OutboxCase, relay) -> None:
     case.assert_exactly_once()
 
 
-def test_relay_goes_on_by_itself_after_the_broker_was_killed(case: OutboxCase, server: KafkaServer) -> None:
-    with running(case.orders(once=False)) as relay:
-        with case.writing():
-            until(lambda: case.deleted_through() > 20, relay.said)
-            server.crash()
-            server.start()
-            before = max(case.committed)
-            until(lambda: case.deleted_through() > before, relay.said)
+@pytest.mark.parametrize("at", [At("kafka.commit", "before", 4), At("kafka.commit", "after", 4)], ids=str)
+def test_relay_goes_on_by_itself_after_the_broker_was_killed(case: OutboxCase, server: KafkaServer, at: At) -> None:
+    with running(case.orders(at, act="hold", once=False)) as relay:
+        relay.wait_until_reached()
+        server.crash()
+        relay.go_on()
+        case.write(5)
+        server.start()
         finish(case, relay)
 
 
-def test_relay_goes_on_by_itself_after_the_wire_was_cut(case: OutboxCase, wire: Wire) -> None:
-    with running(case.orders(once=False)) as relay:
-        with case.writing():
-            for _ in range(3):
-                before = max(case.committed)
-                until(lambda before=before: case.deleted_through() > before, relay.said)
-                wire.cut()
-                wire.mend()
+@pytest.mark.parametrize("at", [At("kafka.commit", "before", 4), At("kafka.commit", "after", 4)], ids=str)
+def test_relay_goes_on_by_itself_after_the_wire_was_cut(case: OutboxCase, wire: Wire, at: At) -> None:
+    with running(case.orders(at, act="hold", once=False)) as relay:
+        relay.wait_until_reached()
+        wire.cut()
+        relay.go_on()
+        wire.mend()
+        for _ in range(3):
+            case.write(2)
+            wire.cut()
+            wire.mend()
         finish(case, relay)
 
 
@@ -110,7 +113,7 @@ def test_relay_waits_while_its_privileges_are_taken_away(case: OutboxCase, serve
 
 
 def test_wrong_password_is_said_without_saying_it(case: OutboxCase) -> None:
-    wrong = case.stream.replace(PASSWORD, "not-the-password") + "&socket.timeout.ms=2000"
+    wrong = case.stream.replace(PASSWORD, "not-the-password")
     with pytest.raises(UsageError, match="does not let us in") as caught:
         open_stream(wrong)
     assert "not-the-password" not in str(caught.value)
@@ -125,8 +128,7 @@ def test_missing_privilege_names_what_is_needed(case: OutboxCase, server: KafkaS
 def test_topic_made_anew_stops_the_relay_until_the_loss_is_recorded(case: OutboxCase, server: KafkaServer) -> None:
     assert case.relay_once() == 0
     through = case.deleted_through()
-    for future in server.admin().delete_topics([topic_of(case)], operation_timeout=10).values():
-        future.result(10)
+    server.ask("delete_topics", [topic_of(case)], operation_timeout=10)
     case.write(2)
     assert case.relay_once() == 4
     assert [step.kind for step in apply(case.database, case.table, case.stream)] == ["record-loss"]
@@ -138,8 +140,7 @@ def test_topic_made_anew_stops_the_relay_until_the_loss_is_recorded(case: Outbox
 def test_both_topics_made_anew_are_another_stream(case: OutboxCase, server: KafkaServer) -> None:
     assert case.relay_once(delete_after=NEVER) == 0
     names = [topic_of(case), f"{topic_of(case)}.outbox"]
-    for future in server.admin().delete_topics(names, operation_timeout=10).values():
-        future.result(10)
+    server.ask("delete_topics", names, operation_timeout=10)
     assert case.relay_once() == 4
     assert case.rebase() == ["bind-stream"]
     assert case.relay_once() == 0
@@ -149,8 +150,7 @@ def test_both_topics_made_anew_are_another_stream(case: OutboxCase, server: Kafk
 def test_events_that_kafka_has_deleted_by_itself_are_no_loss_of_the_tail(case: OutboxCase, server: KafkaServer) -> None:
     assert case.relay_once() == 0
     held = case.tail()
-    for future in server.admin().delete_records([TopicPartition(topic_of(case), 0, -1)]).values():
-        future.result(10)
+    server.ask("delete_records", [TopicPartition(topic_of(case), 0, -1)])
     old, case.committed = case.committed, {}
     case.write(2)
     assert case.relay_once() == 0

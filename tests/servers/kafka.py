@@ -15,6 +15,7 @@ import subprocess
 import tempfile
 import uuid
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 from confluent_kafka.admin import (
@@ -151,6 +152,12 @@ class KafkaServer:
     def admin(self) -> AdminClient:
         return admin(self.servers)
 
+    def ask(self, method: str, *arguments: Any, **named: Any) -> None:
+        """Have something done by the administrator, and wait until it is."""
+        administrator = self.admin()  # kept until it has answered
+        for future in getattr(administrator, method)(*arguments, **named).values():
+            future.result(30)
+
     def stop(self) -> None:
         if self.process and self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
@@ -169,15 +176,11 @@ class KafkaServer:
 
     def add_user(self, name: str, password: str) -> None:
         credential = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
-        _all(
-            self.admin().alter_user_scram_credentials(
-                [UserScramCredentialUpsertion(name, credential, password.encode())]
-            )
-        )
+        self.ask("alter_user_scram_credentials", [UserScramCredentialUpsertion(name, credential, password.encode())])
 
     def remove_user(self, name: str) -> None:
         deletion = UserScramCredentialDeletion(name, ScramMechanism.SCRAM_SHA_256)
-        _all(self.admin().alter_user_scram_credentials([deletion]))
+        self.ask("alter_user_scram_credentials", [deletion])
 
     def grant(self, user: str, topic: str) -> None:
         """Everything that a relay needs on this stream, as docs/stream-kafka.md lists it."""
@@ -189,7 +192,7 @@ class KafkaServer:
             AclBinding(kind, name, pattern, f"User:{user}", "*", AclOperation.ALL, AclPermissionType.ALLOW)
             for kind, name, pattern in wanted
         ]
-        _all(self.admin().create_acls(bindings))
+        self.ask("create_acls", bindings)
 
     def revoke(self, user: str) -> None:
         everything = AclBindingFilter(
@@ -201,16 +204,11 @@ class KafkaServer:
             AclOperation.ANY,
             AclPermissionType.ANY,
         )
-        _all(self.admin().delete_acls([everything]))
+        self.ask("delete_acls", [everything])
 
 
 def admin(servers: str) -> AdminClient:
     return AdminClient({"bootstrap.servers": servers, "log_level": 0})
-
-
-def _all(futures: dict[object, object]) -> None:
-    for future in futures.values():
-        future.result(30)  # type: ignore[attr-defined]
 
 
 def broker() -> tuple[str, KafkaServer | None]:

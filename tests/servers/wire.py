@@ -55,6 +55,9 @@ class Wire:
             except OSError:
                 client.close()
                 continue
+            for end in (client, server):
+                # Else each answer waits 40 ms for more to come.
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with self._lock:
                 self._ends |= {client, server}
             for source, sink in ((client, server), (server, client)):
