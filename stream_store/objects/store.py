@@ -78,13 +78,19 @@ class Store:
                 return None
 
     def get_range(self, name: str, start: int, end: int) -> memoryview | None:
-        """Bytes of an object, or None when there is none."""
+        """Bytes of an object, fewer when it ends before; None when there is no object."""
+        assert start < end, (name, start, end)
         with self._reporting("read", name, may_miss=True):
             try:
                 return memoryview(obstore.get_range(self._store, name, start=start, end=end))
             except FileNotFoundError as error:
                 self._require_bucket("read", name, error)
                 return None
+            except exceptions.GenericError as error:
+                # The object ends before the range begins.
+                if "InvalidRange" in str(error) or "416" in str(error):
+                    return memoryview(b"")
+                raise
 
     def exists(self, name: str) -> bool:
         with self._reporting("look at", name, may_miss=True):
