@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
 
 processes = multiprocessing.get_context("forkserver")
-processes.set_forkserver_preload([__name__])
+processes.set_forkserver_preload([__name__, "obstore.store"])
+# Arrow loads a good deal at the first batch that is made of Python's objects: once, in the fork server.
+batch([1]).rows.to_pylist()
 
 # The requests that change something.
 WRITES = ("create", "replace", "copy", "delete")
@@ -74,7 +76,7 @@ def kill_at(nth: int, when: str) -> None:
 
 
 def live(url: str, acknowledged: str) -> None:
-    """A relay's life, with merges, step by step: appends in threes, a lost range, merges small and large."""
+    """A relay's life, with merges: appends in threes, merges of batches, merges of merged objects."""
     note = Path(acknowledged).open("a", encoding="ascii", buffering=1)  # noqa: SIM115 - closed by the kill
     with objects(url) as stream:
         stream.bind("outbox-a", "/shop")

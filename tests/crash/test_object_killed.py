@@ -48,7 +48,8 @@ def test_writer_killed_at_each_request_loses_nothing(folder: Path, when: str) ->
         said = [int(line) for line in acknowledged.read_text().split()]
         if said or (folder / str(nth) / "stream.json").exists():
             assert_whole(url, max(said, default=0))
-    assert nth > 25, "the scenario should have had more requests"
+    # Probe twice, identity, bond; seven appends; three merges of three requests each.
+    assert nth > 20, "the scenario should have had more requests"
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
