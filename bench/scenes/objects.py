@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.events import batches
@@ -17,6 +16,8 @@ from stream_store.objects.layout import batch_name
 from stream_store.objects.stream import ObjectStream
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from bench.scene import Run
     from outbox.batch import EventBatch
 

@@ -47,20 +47,18 @@ class Merger:
             self._thread.join()
 
     def _work(self) -> None:
-        swept = False
         while True:
             self._wake.wait()
             self._wake.clear()
             if self._stop.is_set():
                 return
             try:
-                if not swept:
-                    self._changes.sweep()
-                    swept = True
                 while not self._stop.is_set() and self._changes.merge(
                     self._merge_objects, self._merge_objects // _SPARED_SHARE
                 ):
                     pass
+                # After merging: what a crash left for the state that was next then is known to be void now.
+                self._changes.sweep()
             except Transient:
                 # The store is away: the appends say so themselves, and the next wake tries again.
                 continue

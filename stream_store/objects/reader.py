@@ -189,6 +189,7 @@ class Reader:
                 or (unit.prev_id >= after and unit.size_bytes <= PIECE_BYTES)
             ):
                 end = unit.size_bytes - (unit.merged.index_bytes if unit.merged else 0)
+                self._require(end >= HEADER_BYTES, unit, f"it has {end} bytes, a frame header has {HEADER_BYTES}")
                 yield Piece(unit, 0, end)
                 continue
             start = end = -1

@@ -15,18 +15,21 @@ if TYPE_CHECKING:
 
     from obstore.store import ObjectStore
 
+_DENIED = "the credentials may not do this: grant read, write, list and delete below the prefix"
+_UNKNOWN = "the credentials are missing or wrong: set them in the environment"
+_NO_BUCKET = "there is no such bucket: create it, or correct the URL"
 # What a store says when trying again cannot help: somebody has to change something first.
 _REFUSALS = {
-    "NoSuchBucket": "there is no such bucket: create it, or correct the URL",
+    "NoSuchBucket": _NO_BUCKET,
     "ContainerNotFound": "there is no such container: create it, or correct the URL",
-    "specified bucket does not exist": "there is no such bucket: create it, or correct the URL",
+    "specified bucket does not exist": _NO_BUCKET,
     "InvalidAccessKeyId": "the store does not know the access key: correct the credentials in the environment",
     "SignatureDoesNotMatch": "the secret key is wrong: correct the credentials in the environment",
-    "AccessDenied": "the credentials may not do this: grant read, write, list and delete below the prefix",
+    "AccessDenied": _DENIED,
     "AuthenticationFailed": "the credentials are wrong: correct them in the environment",
     "ExpiredToken": "the credentials have expired: renew them in the environment",
-    "403 Forbidden": "the credentials may not do this: grant read, write, list and delete below the prefix",
-    "401 Unauthorized": "the credentials are missing or wrong: set them in the environment",
+    "403 Forbidden": _DENIED,
+    "401 Unauthorized": _UNKNOWN,
 }
 _SAID_CHARACTERS_MAX = 300
 DELETED_AT_ONCE = 1000
@@ -78,13 +81,19 @@ class Store:
                 return None
 
     def get_range(self, name: str, start: int, end: int) -> memoryview | None:
-        """Bytes of an object, or None when there is none."""
+        """Bytes of an object, fewer when it ends before; None when there is no object."""
+        assert start < end, (name, start, end)
         with self._reporting("read", name, may_miss=True):
             try:
                 return memoryview(obstore.get_range(self._store, name, start=start, end=end))
             except FileNotFoundError as error:
                 self._require_bucket("read", name, error)
                 return None
+            except exceptions.GenericError as error:
+                # The object ends before the range begins.
+                if "InvalidRange" in str(error) or "416" in str(error):
+                    return memoryview(b"")
+                raise
 
     def exists(self, name: str) -> bool:
         with self._reporting("look at", name, may_miss=True):
@@ -153,18 +162,11 @@ class Store:
         except FileNotFoundError as error:
             if may_miss and not _refusal(str(error)):
                 raise
-            raise self._failure(action, name, error, "there is no such bucket: create it, or correct the URL") from None
+            raise self._failure(action, name, error, _NO_BUCKET) from None
         except (exceptions.PermissionDeniedError, PermissionError) as error:
-            raise self._failure(
-                action,
-                name,
-                error,
-                "the credentials may not do this: grant read, write, list and delete below the prefix",
-            ) from None
+            raise self._failure(action, name, error, _refusal(str(error)) or _DENIED) from None
         except exceptions.UnauthenticatedError as error:
-            raise self._failure(
-                action, name, error, "the credentials are missing or wrong: set them in the environment"
-            ) from None
+            raise self._failure(action, name, error, _refusal(str(error)) or _UNKNOWN) from None
         except (exceptions.BaseError, OSError) as error:
             raise self._failure(action, name, error, _refusal(str(error))) from None
 

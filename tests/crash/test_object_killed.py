@@ -25,8 +25,9 @@ def assert_whole(url: str, acknowledged: int) -> None:
         if tail:
             assert stream.append(batch(range(1, tail + 1))).outcome is Outcome.DUPLICATE
         assert stream.append(batch([tail + 1, tail + 2])).outcome is Outcome.APPENDED
-        stream._changes.sweep()
         stream._changes.merge()
+        # After the merge: an object that was written for this very state could not have been told from one under way.
+        stream._changes.sweep()
         batches = list(stream.read(0))
         assert_chained(batches, 0)
         assert rows_of(batches) == [row(event_id) for event_id in range(1, tail + 3)]
@@ -47,7 +48,8 @@ def test_writer_killed_at_each_request_loses_nothing(folder: Path, when: str) ->
         said = [int(line) for line in acknowledged.read_text().split()]
         if said or (folder / str(nth) / "stream.json").exists():
             assert_whole(url, max(said, default=0))
-    assert nth > 25, "the scenario should have had more requests"
+    # Probe twice, identity, bond; seven appends; three merges of three requests each.
+    assert nth > 20, "the scenario should have had more requests"
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -67,10 +69,12 @@ def test_trim_and_redaction_killed_at_each_request_are_done_or_repeated(folder: 
             assert ids_of(stream.read(kept)) == list(range(kept + 1, 25))
             stream.trim(7)
             stream.redact([11, 20])
+            stream.append(batch([25]))
+            stream._changes.merge()
             stream._changes.sweep()
             kept = stream.info().trimmed_through
             events = {event["id"]: event for event in rows_of(stream.read(kept))}
-            assert sorted(events) == list(range(kept + 1, 25))
+            assert sorted(events) == list(range(kept + 1, 26))
             for event_id, event in events.items():
                 gone = event["datacontenttype"] == REDACTED_CONTENT_TYPE
                 assert gone == (event_id in (11, 20)), event_id

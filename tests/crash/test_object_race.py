@@ -8,7 +8,7 @@ from stream_store import check, open_stream
 from tests.crash.object_process import DEADLINE_SECONDS, follow, merge_on, race, run, trim_on
 from tests.crash.stream_events import assert_chained
 
-LAST = 400
+LAST = 600
 
 
 def test_racing_relays_with_merges_and_trims_never_interleave(folder: Path) -> None:

@@ -86,7 +86,21 @@ class S3Server:
             "jclouds.provider=filesystem-nio2\njclouds.identity=x\njclouds.credential=x\n"
             f"jclouds.filesystem.basedir={self.data}\n"
         )
-        command = ["java", "-XX:TieredStopAtLevel=1", "-Xmx256m", "-cp", f"{self.jars}/*", "org.gaul.s3proxy.Main"]
+        # Without this it writes down every byte.
+        (self.folder / "logback.xml").write_text(
+            '<configuration><appender name="A" class="ch.qos.logback.core.ConsoleAppender"><encoder>'
+            '<pattern>%d %p %m%n</pattern></encoder></appender><root level="ERROR"><appender-ref ref="A"/></root></configuration>'
+        )
+        quiet = f"-Dlogback.configurationFile={self.folder}/logback.xml"
+        command = [
+            "java",
+            quiet,
+            "-XX:TieredStopAtLevel=1",
+            "-Xmx256m",
+            "-cp",
+            f"{self.jars}/*",
+            "org.gaul.s3proxy.Main",
+        ]
         with self.log.open("ab") as sink:
             self.process = subprocess.Popen(
                 [*command, "--properties", str(self.settings)], stdout=sink, stderr=sink, start_new_session=True
