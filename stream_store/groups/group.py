@@ -188,7 +188,8 @@ class Group:
     def status(self) -> GroupStatus:
         with open_stream(self.stream_url) as stream:
             tail = stream.tail()
-        state: State = self._store.transact(self._group_id, lambda state, _: Change(state, state))
+        state: State
+        state, now_us = self._store.transact(self._group_id, lambda state, now_us: Change(state, (state, now_us)))
         return GroupStatus(
             name=self.name,
             state=self._store.place,
@@ -200,7 +201,7 @@ class Group:
             waiting=state.waiting,
             dead_letters=self._store.count_letters(self._group_id),
             skipped_ids=state.skipped,
-            members=tuple(sorted(member.name for member in state.members)),
+            members=tuple(sorted(each.name for each in state.members if each.expires_us >= now_us)),
             # Read before the state: a group is never ahead of its stream.
             tail=max(tail, state.head),
         )
