@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from outbox.errors import DeliveryLost, EventsTrimmed, Transient, UsageError
 from outbox.event import events
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from stream_store.groups.state import DeadLetter, Settings, State
     from stream_store.groups.store import GroupStore
     from stream_store.stream import Stream
+
+D = TypeVar("D", Delivery, BatchDelivery)
 
 # How often the stream's tail is looked at while there is nothing to do.
 TAIL_POLL_SECONDS_MIN, TAIL_POLL_SECONDS_MAX = 0.002, 0.05
@@ -121,12 +123,12 @@ class Membership:
 
     def _next(
         self,
-        pop: Callable[[], Any],
+        pop: Callable[[], D | None],
         keep: Callable[[Rows, Holding], None],
         rows: int,
         stop: threading.Event | None,
         wait_seconds: float | None,
-    ) -> Any:
+    ) -> D | None:
         deadline = None if wait_seconds is None else time.monotonic() + wait_seconds
         pause_seconds = TAIL_POLL_SECONDS_MIN
         must_look = True

@@ -69,8 +69,8 @@ def forget_the_dead(state: State, now_us: int, tokens: Any) -> State:
 
 
 def take_any_subject(state: State, window: Any, at: int, room: int) -> Any:
-    taken = tuple(window.ids[at : at + room])
-    return taken, list(window.keys[at : at + room]), [], [], min(at + room, len(window.ids))
+    ids, keys = list(window.ids[at : at + room]), list(window.keys[at : at + room])
+    return decision._Cut(min(at + room, len(window.ids)), ids, keys)
 
 
 def room_of_the_member_alone(state: State, name: str, max_in_flight: int) -> int:
