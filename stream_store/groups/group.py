@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from outbox.errors import GroupMissing, UsageError
 from stream_store.groups import decision
-from stream_store.groups.member import Habits, Membership
+from stream_store.groups.habits import Habits
+from stream_store.groups.member import Membership
 from stream_store.groups.shelf import key_of
 from stream_store.groups.state import TRIES_MAX_DEFAULT, Order, Preference, Settings
 from stream_store.groups.store import EPHEMERAL, Change, default_state, open_store, tokens
