@@ -4,6 +4,10 @@ SELECT count(*) FROM information_schema.tables WHERE table_schema = database() A
 -- name: group_session
 -- Without gap locks, under which two members that insert would deadlock.
 SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED
+;;
+-- A member that is stopped in the middle of a claim must not keep the group from the others. MySQL
+-- itself has no such limit.
+SET SESSION innodb_lock_wait_timeout = 15 /*M!100300 , idle_transaction_timeout = 10 */
 
 -- name: group_schema
 -- The letters come last: where they are, everything is.

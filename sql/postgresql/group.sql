@@ -2,10 +2,11 @@
 SELECT count(*) FROM pg_class WHERE oid = to_regclass('outbox_group_letters')
 
 -- name: group_session
--- Locks are taken row by row and read as they are after the wait.
+-- Locks are taken row by row and read as they are after the wait. A member that is stopped in the
+-- middle of a claim must not keep the group from the others.
 SELECT set_config('default_transaction_isolation', 'read committed', false),
        set_config('synchronous_commit', 'on', false),
-       set_config('idle_in_transaction_session_timeout', '30s', false)
+       set_config('idle_in_transaction_session_timeout', '10s', false)
 
 -- name: group_schema
 -- The letters come last: where they are, everything is.

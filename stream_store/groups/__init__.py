@@ -2,7 +2,8 @@
 
 from stream_store.groups.delivery import BatchDelivery, Delivery
 from stream_store.groups.group import Group, GroupStatus, list_groups
-from stream_store.groups.member import Habits, Membership
+from stream_store.groups.habits import Habits
+from stream_store.groups.member import Membership
 from stream_store.groups.state import DeadLetter, Order, Preference, Settings
 
 __all__ = [

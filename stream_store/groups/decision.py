@@ -7,7 +7,7 @@ drive them with hostile clocks and members. No member's own clock has a say.
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -298,44 +298,44 @@ def _latest(state: State, window: Window, room: int, tokens: Iterator[int]) -> G
     return Given(state, Lot(next(tokens), ids, tries=1) if ids else None)
 
 
+@dataclass(slots=True)
+class _Cut:
+    """What of a window is taken, what is set aside for its subject, and the position behind both."""
+
+    end: int
+    taken: list[int] = field(default_factory=list)
+    taken_keys: list[int] = field(default_factory=list)
+    parked: list[int] = field(default_factory=list)
+    parked_keys: list[int] = field(default_factory=list)
+
+
 def _fresh(state: State, name: str, window: Window, room: int, tokens: Iterator[int]) -> Given:
     """Events above the head, which moves behind them."""
     at = bisect_right(window.ids, state.head)
-    if state.settings.order is not Order.SUBJECT:
-        end = at + room
-        taken, taken_keys, parked, parked_keys = tuple(window.ids[at:end]), [], [], []
+    if state.settings.order is Order.SUBJECT:
+        cut = _by_subject(state, window, at, room)
     else:
-        taken, taken_keys, parked, parked_keys, end = _by_subject(state, window, at, room)
-    head = (
-        window.ids[end - 1] if at < end < len(window.ids) else window.through if end >= len(window.ids) else state.head
-    )
-    lot = Lot(next(tokens), taken, tuple(taken_keys), name, tries=1) if taken else None
-    waiting = Lot(next(tokens), tuple(parked), tuple(parked_keys)) if parked else None
+        cut = _Cut(min(at + room, len(window.ids)), list(window.ids[at : at + room]))
+    # Behind the last event of a window there is nothing up to its end.
+    head = window.through if cut.end == len(window.ids) else window.ids[cut.end - 1] if cut.end > at else state.head
+    lot = Lot(next(tokens), tuple(cut.taken), tuple(cut.taken_keys), name, tries=1) if cut.taken else None
+    waiting = Lot(next(tokens), tuple(cut.parked), tuple(cut.parked_keys)) if cut.parked else None
     return Given(_with_lots(replace(state, head=head), [], [lot, waiting]), lot)
 
 
-def _by_subject(
-    state: State, window: Window, at: int, room: int
-) -> tuple[tuple[int, ...], list[int], list[int], list[int], int]:
-    """Events to take and to set aside for their subject, with their keys, and where the head comes to stand."""
+def _by_subject(state: State, window: Window, at: int, room: int) -> _Cut:
     busy = {key for lot in state.lots for key in lot.keys} - {NO_KEY}
-    parkable = PARKED_MAX - state.waiting
-    taken, taken_keys, parked, parked_keys = [], [], [], []
+    parked_max = PARKED_MAX - state.waiting
+    cut = _Cut(len(window.ids))
     for position in range(at, len(window.ids)):
         event_id, key = window.ids[position], window.keys[position]
-        if key in busy:
-            if len(parked) >= parkable:
-                break
-            parked.append(event_id)
-            parked_keys.append(key)
-        else:
-            if len(taken) == room:
-                break
-            taken.append(event_id)
-            taken_keys.append(key)
-    else:
-        position = len(window.ids)
-    return tuple(taken), taken_keys, parked, parked_keys, position
+        is_busy = key in busy
+        if (len(cut.parked) >= parked_max) if is_busy else (len(cut.taken) == room):
+            cut.end = position
+            break
+        (cut.parked if is_busy else cut.taken).append(event_id)
+        (cut.parked_keys if is_busy else cut.taken_keys).append(key)
+    return cut
 
 
 def _behind(state: State, lot: Lot, refused: frozenset[int]) -> frozenset[int]:

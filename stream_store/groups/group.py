@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from outbox.errors import GroupMissing, UsageError
 from stream_store.groups import decision
-from stream_store.groups.member import Habits, Membership
+from stream_store.groups.habits import Habits
+from stream_store.groups.member import Membership
 from stream_store.groups.shelf import key_of
 from stream_store.groups.state import TRIES_MAX_DEFAULT, Order, Preference, Settings
 from stream_store.groups.store import EPHEMERAL, Change, default_state, open_store, tokens
@@ -188,7 +189,8 @@ class Group:
     def status(self) -> GroupStatus:
         with open_stream(self.stream_url) as stream:
             tail = stream.tail()
-        state: State = self._store.transact(self._group_id, lambda state, _: Change(state, state))
+        state: State
+        state, now_us = self._store.transact(self._group_id, lambda state, now_us: Change(state, (state, now_us)))
         return GroupStatus(
             name=self.name,
             state=self._store.place,
@@ -200,7 +202,7 @@ class Group:
             waiting=state.waiting,
             dead_letters=self._store.count_letters(self._group_id),
             skipped_ids=state.skipped,
-            members=tuple(sorted(member.name for member in state.members)),
+            members=tuple(sorted(each.name for each in state.members if each.expires_us >= now_us)),
             # Read before the state: a group is never ahead of its stream.
             tail=max(tail, state.head),
         )

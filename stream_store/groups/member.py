@@ -12,13 +12,14 @@ import socket
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from outbox.errors import DeliveryLost, EventsTrimmed, Transient, UsageError
+from outbox.errors import DeliveryLost, EventsTrimmed, GroupMissing, Transient
 from outbox.event import events
 from stream_store.groups import decision
 from stream_store.groups.delivery import BatchDelivery, Delivery
+from stream_store.groups.heartbeat import Heartbeat
 from stream_store.groups.holding import Holding
 from stream_store.groups.shelf import Shelf
 from stream_store.groups.state import Member, Order, Preference
@@ -32,10 +33,13 @@ if TYPE_CHECKING:
 
     from outbox.event import Event
     from stream_store.groups.decision import Given
+    from stream_store.groups.habits import Habits
     from stream_store.groups.shelf import Rows
     from stream_store.groups.state import DeadLetter, Settings, State
     from stream_store.groups.store import GroupStore
     from stream_store.stream import Stream
+
+D = TypeVar("D", Delivery, BatchDelivery)
 
 # How often the stream's tail is looked at while there is nothing to do.
 TAIL_POLL_SECONDS_MIN, TAIL_POLL_SECONDS_MAX = 0.002, 0.05
@@ -44,29 +48,6 @@ LOOK_SECONDS_MIN, LOOK_SECONDS_MAX = 0.01, 0.25
 REPORT_SECONDS = 1.0
 # Other members may move the head on while we read; each time we are further.
 STALE_TRIES = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Habits:
-    """How one member works; others of its group may have other habits."""
-
-    # Events that it has at once, those read ahead for it included.
-    max_in_flight: int = 1000
-    heartbeat_seconds: float = 2.0
-    # After this many missed heartbeats the group gives its events to others.
-    heartbeats_missed: int = 5
-    # One by one, acknowledgements are written together: after this many, or this time. 1 for each at once.
-    ack_every: int = 500
-    ack_seconds: float = 0.2
-
-    def __post_init__(self) -> None:
-        for name in ("max_in_flight", "heartbeat_seconds", "heartbeats_missed", "ack_every"):
-            if getattr(self, name) <= 0:
-                raise UsageError(f"{name} is {getattr(self, name)}: it must be above 0")
-
-    @property
-    def lease_seconds(self) -> float:
-        return self.heartbeat_seconds * self.heartbeats_missed
 
 
 class Membership:
@@ -96,10 +77,8 @@ class Membership:
         self._beaten_at = self._flushed_at = self._reported_at = now
         self._reported: int | None = None
         self._look_at, self._look_seconds, self._looked_tail = now, LOOK_SECONDS_MIN, -1
-        self._error: BaseException | None = None
-        self._ended = threading.Event()
-        self._tender = threading.Thread(target=self._tend, name=f"outbox group {group_name}", daemon=True)
-        self._tender.start()
+        rest_seconds = min(habits.heartbeat_seconds, habits.ack_seconds or habits.heartbeat_seconds)
+        self._heartbeat = Heartbeat(group_name, rest_seconds, self._tend)
 
     # Taking
 
@@ -121,12 +100,12 @@ class Membership:
 
     def _next(
         self,
-        pop: Callable[[], Any],
+        pop: Callable[[], D | None],
         keep: Callable[[Rows, Holding], None],
         rows: int,
         stop: threading.Event | None,
         wait_seconds: float | None,
-    ) -> Any:
+    ) -> D | None:
         deadline = None if wait_seconds is None else time.monotonic() + wait_seconds
         pause_seconds = TAIL_POLL_SECONDS_MIN
         must_look = True
@@ -376,16 +355,11 @@ class Membership:
     # Living
 
     def _tend(self) -> None:
-        """Heartbeats, and acknowledgements that would wait for too long, while the member's own thread is busy."""
-        rest_seconds = min(self._habits.heartbeat_seconds, self._habits.ack_seconds or self._habits.heartbeat_seconds)
-        try:
-            while not self._ended.wait(rest_seconds):
-                if time.monotonic() - self._beaten_at >= self._habits.heartbeat_seconds:
-                    self._beat()
-                if self._pending and self._is_time_to_flush():
-                    self.flush()
-        except BaseException as error:
-            self._error = error
+        """A heartbeat, and acknowledgements that would wait for too long."""
+        if time.monotonic() - self._beaten_at >= self._habits.heartbeat_seconds:
+            self._beat()
+        if self._pending and self._is_time_to_flush():
+            self.flush()
 
     def _beat(self) -> None:
         beaten_at = time.monotonic()
@@ -398,8 +372,8 @@ class Membership:
             self._beaten_at = beaten_at
 
     def _require_health(self) -> None:
-        if self._error is not None:
-            raise self._error
+        if self._heartbeat.error is not None:
+            raise self._heartbeat.error
         # After a stop of the whole process others may have everything: ask before handing out what is left.
         if self._holdings and time.monotonic() - self._beaten_at > self._habits.lease_seconds:
             self._beat()
@@ -420,10 +394,9 @@ class Membership:
 
     def close(self) -> None:
         """Write what was acknowledged, give back what was not, and leave."""
-        if self._ended.is_set():
+        if self._heartbeat.is_ended:
             return
-        self._ended.set()
-        self._tender.join()
+        self._heartbeat.end()
         try:
             with self._changed:
                 self.flush()
@@ -457,5 +430,5 @@ class Membership:
             self.close()
             return
         # What ends the member says more than that it could not say good-bye.
-        with contextlib.suppress(Transient):
+        with contextlib.suppress(Transient, GroupMissing):
             self.close()

@@ -198,7 +198,8 @@ class SqlStore:
             reraise=True,
         )
         with self._lock:
-            return retrying(self._run_once, run)
+            found: T = retrying(self._run_once, run)
+            return found
 
     def _run_once(self, run: Callable[[Session], T]) -> T:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from outbox.errors import GroupMissing
+from stream_store.groups.sql import SqlStore
 from stream_store.groups.state import DeadLetter, Lot, Member, Order, Preference, Settings, State
 from stream_store.groups.store import EPHEMERAL, Change, GroupStore, Settlement, open_store
 
@@ -196,3 +198,18 @@ def test_decisions_of_many_threads_come_one_after_another(opened: Opener, stream
     assert not failures
     state = state_of(stores[0], group_id)
     assert (state.head, state.lots) == (60, ())
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
+def test_a_session_that_was_ended_is_made_again(kind: str, stream_id: str, request: pytest.FixtureRequest) -> None:
+    store = open_store(str(request.getfixturevalue(f"{kind}_url")))
+    group_id = make(store, stream_id)
+    put(store, group_id, Lot(1, (1, 2), member="a"))
+    assert isinstance(store, SqlStore)
+    assert store._session is not None
+    end = {"postgresql": "SELECT pg_terminate_backend(pg_backend_pid())", "mariadb": "KILL CONNECTION_ID()"}
+    with contextlib.suppress(Exception):
+        store._session.driver.cursor().execute(end[kind])
+    assert store.settle(group_id, [Settlement(1, None)]) == []
+    assert state_of(store, group_id).lots == ()
+    store.close()

@@ -110,6 +110,13 @@ class GroupMachine(RuleBasedStateMachine):
     def claim(self, who, rows, is_lost):
         self.ask_on(self.processes[who], rows, is_lost=is_lost)
 
+    @rule(who=st.integers(0, 2), data=st.data())
+    def claim_and_nack(self, who, data):
+        process = self.processes[who]
+        self.ask_on(process, 4)
+        if process.holdings:
+            self.refuse(process, max(process.holdings), data, 0, goes_on=True)
+
     @rule(who=st.integers(0, 2), other=st.integers(0, 2), rows=st.integers(1, 4))
     def fall_silent(self, who, other, rows):
         """A member takes events and is stopped for longer than its lease, and another comes."""
@@ -138,9 +145,11 @@ class GroupMachine(RuleBasedStateMachine):
         self.ack_first(process, token, data.draw(st.integers(1, len(process.holdings[token]))))
 
     @precondition(lambda self: any(process.holdings for process in self.processes))
-    @rule(data=st.data(), delay_us=st.sampled_from([0, 200, 2000]))
-    def nack(self, data, delay_us):
-        process, token = self.draw_holding(data)
+    @rule(data=st.data(), delay_us=st.sampled_from([0, 200, 2000]), goes_on=st.booleans())
+    def nack(self, data, delay_us, goes_on):
+        self.refuse(*self.draw_holding(data), data, delay_us, goes_on)
+
+    def refuse(self, process, token, data, delay_us, goes_on):
         chosen = data.draw(st.sampled_from(process.holdings[token]))
         returned = self.decides.nack(
             self.state, token, [chosen], now_us=self.now_us, delay_us=delay_us, reason="no", tokens=self.tokens
@@ -151,6 +160,8 @@ class GroupMachine(RuleBasedStateMachine):
             return
         self.bury(returned.letters)
         self.let_go(process, token, [chosen, *returned.pulled_back])
+        if goes_on and token in process.holdings:
+            self.ack_first(process, token, len(process.holdings[token]))
 
     @rule(who=st.integers(0, 2))
     def crash(self, who):

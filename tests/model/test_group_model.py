@@ -69,8 +69,8 @@ def forget_the_dead(state: State, now_us: int, tokens: Any) -> State:
 
 
 def take_any_subject(state: State, window: Any, at: int, room: int) -> Any:
-    taken = tuple(window.ids[at : at + room])
-    return taken, list(window.keys[at : at + room]), [], [], min(at + room, len(window.ids))
+    ids, keys = list(window.ids[at : at + room]), list(window.keys[at : at + room])
+    return decision._Cut(min(at + room, len(window.ids)), ids, keys)
 
 
 def room_of_the_member_alone(state: State, name: str, max_in_flight: int) -> int:
@@ -95,13 +95,16 @@ MUTANTS = {
     "token kept on redelivery": Mutant("only who has|one lot|one member at a time", Rules(give=keep_the_token)),
     "expiry by the member's clock": Mutant("from a live member", Rules(clock=lambda _, member_us: member_us)),
     "order of subjects ignored": Mutant(
-        "earlier ones of its subject|of a subject at a time",
+        "earlier ones of its subject|of a subject at a time|had to wait for",
         replaced="_by_subject",
         by=take_any_subject,
         orders=(Order.SUBJECT,),
     ),
     "head moved past outstanding events": Mutant(
-        "no event is lost|position is done|delivered in the end", replaced="expire", by=forget_the_dead
+        "no event is lost|position is done|delivered in the end",
+        replaced="expire",
+        by=forget_the_dead,
+        orders=(Order.NONE,),
     ),
     "limit of the group ignored": Mutant("max in flight of the group", replaced="_room", by=room_of_the_member_alone),
     "nack leaves later events in hand": Mutant(
