@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from outbox.database import is_conflict, is_connection_error, one_line
 from outbox.errors import DatabaseUnavailable, Terminal, TooManyParked, TransactionEnded, Transient, WrongPartner
-from outbox.inbox.connections import is_savepoint_gone, root_of
+from outbox.inbox.connections import has_failed_transaction, root_of
 from outbox.inbox.ledger import FAILED, WAITING, Ledger, Overtaken, State, error_text
 
 if TYPE_CHECKING:
@@ -225,20 +225,30 @@ class Consumption:
         try:
             self._handler(work.given, events)
             work.flush()
-        except (Transient, Terminal):
-            raise
         except Exception as error:
+            # The database itself ends a transaction that met a deadlock or a full disk.
+            if not is_connection_error(root_of(error)):
+                self._still_ours(work, "inbox_return", events)
+            if isinstance(error, Transient | Terminal):
+                raise
             raise HandlerFailed(error) from error
+        self._still_ours(work, "inbox_release", events)
+
+    def _still_ours(self, work: Work, name: str, events: Sequence[Event]) -> None:
+        """Use the savepoint: it is gone when the handler has ended the transaction."""
         try:
-            work.change("inbox_release")
+            work.change(name)
         except Exception as error:
-            if is_savepoint_gone(error):
-                raise TransactionEnded(
-                    f"the handler has ended the transaction in which events {events[0].id} to {events[-1].id} were to be "
-                    "handled, so its effects and the position are no longer one. Commit and rollback are the inbox's: "
-                    "take them out of the handler; then look which of these events had their effects"
-                ) from error
-            raise HandlerFailed(error) from error
+            if has_failed_transaction(error):
+                raise HandlerFailed(error) from error
+            if not work.is_closed and is_connection_error(root_of(error)):
+                raise
+            # Not tried again: what the handler has committed by itself would be done twice.
+            raise TransactionEnded(
+                f"the handler has ended the transaction in which events {events[0].id} to {events[-1].id} were to be "
+                "handled, so its effects and the position are no longer one. Commit and rollback are the inbox's: "
+                "take them out of the handler; then look which of these events had their effects"
+            ) from error
 
     def _fail(self, state: State, event: Event, error: Exception, *, parked: bool) -> None:
         """Count a failed try, durably; park the event after the last one."""

@@ -292,6 +292,42 @@ def test_handler_that_ends_the_transaction_stops_the_consumer(kind_case, ending)
     assert kind_case.reached() == 0
 
 
+def test_handler_that_commits_and_then_fails_is_not_tried_again(kind_case):
+    kind_case.write(*subjects("ab"))
+
+    def handle(given, event):
+        record(given, event)
+        given.commit()
+        raise ValueError("too late")
+
+    with pytest.raises(TransactionEnded):
+        kind_case.consume(handle)
+    assert (kind_case.effects(), kind_case.reached()) == ([1], 0)
+
+
+@pytest.mark.parametrize("leave", ["close", "with"])
+def test_handler_that_closes_the_connection_is_stopped_or_undone(kind_case, leave):
+    """psycopg and sqlite3 commit at the end of a `with`; PyMySQL closes, which undoes everything and looks like a loss."""
+    if kind_case.kind == "driver" and kind_case.database.dialect == "mysql":
+        pytest.skip("PyMySQL does not tell a connection that was closed from one that was lost; nothing is committed")
+    if kind_case.kind != "driver" and leave == "with":
+        pytest.skip("for a SQLAlchemy connection this is close")
+    kind_case.write(*subjects("ab"))
+
+    def handle(given, event):
+        if leave == "with":
+            with given:
+                record(given, event)
+        else:
+            record(given, event)
+            given.close()
+
+    with pytest.raises(TransactionEnded):
+        kind_case.consume(handle, batch_events=1)
+    assert kind_case.reached() == 0
+    assert len(kind_case.effects()) <= 1
+
+
 def test_tries_are_counted_across_restarts(case):
     case.write(*subjects("a"))
     tries = 0
