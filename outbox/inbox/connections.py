@@ -149,6 +149,11 @@ def root_of(error: BaseException) -> BaseException:
     return found if isinstance(found, BaseException) else error
 
 
+def is_passing(error: BaseException) -> bool:
+    """Whether the database or the way to it is at fault: trying again can help."""
+    return is_connection_error(root_of(error)) or bool(getattr(error, "connection_invalidated", False))
+
+
 def has_failed_transaction(error: BaseException) -> bool:
     """Whether PostgreSQL refuses a statement because one before it has failed: the transaction is still there."""
     root = root_of(error)
@@ -159,7 +164,7 @@ def _translated(connect: Callable[[], Any]) -> Any:
     try:
         return connect()
     except Exception as error:
-        if is_connection_error(root_of(error)):
+        if is_passing(error):
             raise DatabaseUnavailable(f"the inbox's database does not answer: {one_line(error)}") from error
         raise
 

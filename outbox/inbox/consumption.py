@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from outbox.database import is_conflict, is_connection_error, one_line
+from outbox.database import is_conflict, is_driver_error, one_line
 from outbox.errors import DatabaseUnavailable, Terminal, TooManyParked, TransactionEnded, Transient, WrongPartner
-from outbox.inbox.connections import has_failed_transaction, root_of
+from outbox.inbox.connections import has_failed_transaction, is_passing, root_of
 from outbox.inbox.ledger import FAILED, WAITING, Ledger, Overtaken, State, error_text
 
 if TYPE_CHECKING:
@@ -226,8 +226,8 @@ class Consumption:
             self._handler(work.given, events)
             work.flush()
         except Exception as error:
-            # The database itself ends a transaction that met a deadlock or a full disk.
-            if not is_connection_error(root_of(error)):
+            # The database itself ends a transaction that met a deadlock, a full disk or a broken connection.
+            if not (is_driver_error(root_of(error)) and is_passing(error)):
                 self._still_ours(work, "inbox_return", events)
             if isinstance(error, Transient | Terminal):
                 raise
@@ -241,7 +241,7 @@ class Consumption:
         except Exception as error:
             if has_failed_transaction(error):
                 raise HandlerFailed(error) from error
-            if not work.is_closed and is_connection_error(root_of(error)):
+            if not work.is_closed and is_passing(error):
                 raise
             # Not tried again: what the handler has committed by itself would be done twice.
             raise TransactionEnded(
@@ -285,8 +285,8 @@ class Consumption:
     def _refuse_too_many(self, state: State, more: int) -> None:
         if state.parked + more > self._limits.parked_max:
             raise TooManyParked(
-                f"{state.parked:,} events of consumer {self._ledger.consumer} are parked, and {self._limits.parked_max:,} is "
-                "the limit: this is more likely the handler's fault than theirs. `outbox inbox parked` shows the errors; "
+                f"{state.parked:,} events of consumer {self._ledger.consumer} are parked, failed or behind one that has, and "
+                f"{self._limits.parked_max:,} is the limit: where many have failed, it is the handler's fault, not theirs. `outbox inbox parked` shows the errors; "
                 "mend the handler, then `outbox inbox redrive`, or raise the limit"
             )
 
@@ -311,7 +311,7 @@ def _commit(work: Work) -> None:
     try:
         work.commit()
     except Exception as error:
-        if is_connection_error(root_of(error)):
+        if is_passing(error):
             # Whether it is committed is unknown; the ledger knows, and is read again.
             raise
         # A constraint that is checked at the end, a deferred emit: the fault of what was done.
@@ -326,5 +326,5 @@ def _raise_if_passing(error: Exception, *, is_alive: bool) -> None:
 
 def _raise_if_unavailable(error: BaseException) -> None:
     """A connection's error as ours, which is tried again."""
-    if isinstance(error, Exception) and is_connection_error(root_of(error)):
+    if isinstance(error, Exception) and is_passing(error):
         raise DatabaseUnavailable(f"the inbox's database does not answer: {one_line(error)}") from error

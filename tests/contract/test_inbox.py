@@ -187,6 +187,25 @@ def test_emitted_events_commit_with_the_effects(kind_case):
     assert kind_case.effects() == [1, 3]
 
 
+@pytest.mark.parametrize("kind", ["engine", "session"])
+def test_deferred_emit_is_part_of_the_transaction(sqlite_url, kind):
+    install_outbox(sqlite_url)
+    outbox = Outbox()
+    with contextlib.closing(InboxCase(sqlite_url, kind)) as case:
+        case.write(*subjects("ab"))
+        case.consume(lambda given, event: outbox.emit(given, type="next", subject=event.subject, deferred=True))
+        assert [row[1] for row in stored(sqlite_url)] == ["a", "b"]
+
+
+def test_commit_that_fails_is_a_failure_of_the_events(postgresql_url):
+    """A constraint that PostgreSQL checks at the end only."""
+    case = InboxCase(postgresql_url)
+    case.run_sql("ALTER TABLE effects ADD CONSTRAINT once UNIQUE (subject) DEFERRABLE INITIALLY DEFERRED")
+    case.write(*subjects("aab"))
+    case.consume()
+    assert (case.effects(), case.parked()) == ([1, 3], {2: "failed"})
+
+
 def test_streams_flow_into_one_consumer_each_with_its_own_position(case):
     other = f"memory://{uuid.uuid4()}"
     case.write(*subjects("abc"))
