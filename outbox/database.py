@@ -313,7 +313,7 @@ def is_connection_error(error: BaseException) -> bool:
 def is_conflict(error: BaseException) -> bool:
     """Whether the statement lost against another transaction, and would do well by itself."""
     return (
-        (getattr(error, "sqlstate", None) or "")[:2] == "40"
+        (getattr(error, "sqlstate", None) or getattr(error, "pgcode", None) or "")[:2] == "40"
         or (type(error).__module__.startswith("pymysql") and error.args[:1] == (1213,))
         or is_lock_timeout(error)
     )

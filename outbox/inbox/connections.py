@@ -64,6 +64,11 @@ class Work:
             return False
         return not is_broken
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether somebody has closed the connection, as psycopg's own `with connection:` does after a commit."""
+        return bool(getattr(self._opened, "closed", False)) and not getattr(self._opened, "broken", False)
+
     def _run(self, name: str, parameters: dict[str, Any]) -> tuple[list[tuple[Any, ...]], int]:
         sql, names = _rendered(self._driver, name, self._table)
         values = tuple(parameters[name] for name in names)
@@ -144,22 +149,22 @@ def root_of(error: BaseException) -> BaseException:
     return found if isinstance(found, BaseException) else error
 
 
-def is_savepoint_gone(error: BaseException) -> bool:
-    """Whether a savepoint could not be released because its transaction has ended."""
-    error = root_of(error)
-    return (
-        # PostgreSQL: no such savepoint, or no transaction at all.
-        getattr(error, "sqlstate", None) in ("3B001", "25P01")
-        or (type(error).__module__.startswith("pymysql") and error.args[:1] == (1305,))
-        or "no such savepoint" in str(error)
-    )
+def is_passing(error: BaseException) -> bool:
+    """Whether the database or the way to it is at fault: trying again can help."""
+    return is_connection_error(root_of(error)) or bool(getattr(error, "connection_invalidated", False))
+
+
+def has_failed_transaction(error: BaseException) -> bool:
+    """Whether PostgreSQL refuses a statement because one before it has failed: the transaction is still there."""
+    root = root_of(error)
+    return "25P02" in (getattr(root, "sqlstate", None), getattr(root, "pgcode", None))
 
 
 def _translated(connect: Callable[[], Any]) -> Any:
     try:
         return connect()
     except Exception as error:
-        if is_connection_error(root_of(error)):
+        if is_passing(error):
             raise DatabaseUnavailable(f"the inbox's database does not answer: {one_line(error)}") from error
         raise
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from outbox.database import is_conflict, is_connection_error, one_line
+from outbox.database import is_conflict, is_driver_error, one_line
 from outbox.errors import DatabaseUnavailable, Terminal, TooManyParked, TransactionEnded, Transient, WrongPartner
-from outbox.inbox.connections import is_savepoint_gone, root_of
+from outbox.inbox.connections import has_failed_transaction, is_passing, root_of
 from outbox.inbox.ledger import FAILED, WAITING, Ledger, Overtaken, State, error_text
 
 if TYPE_CHECKING:
@@ -225,20 +225,30 @@ class Consumption:
         try:
             self._handler(work.given, events)
             work.flush()
-        except (Transient, Terminal):
-            raise
         except Exception as error:
+            # The database itself ends a transaction that met a deadlock, a full disk or a broken connection.
+            if not (is_driver_error(root_of(error)) and is_passing(error)):
+                self._still_ours(work, "inbox_return", events)
+            if isinstance(error, Transient | Terminal):
+                raise
             raise HandlerFailed(error) from error
+        self._still_ours(work, "inbox_release", events)
+
+    def _still_ours(self, work: Work, name: str, events: Sequence[Event]) -> None:
+        """Use the savepoint: it is gone when the handler has ended the transaction."""
         try:
-            work.change("inbox_release")
+            work.change(name)
         except Exception as error:
-            if is_savepoint_gone(error):
-                raise TransactionEnded(
-                    f"the handler has ended the transaction in which events {events[0].id} to {events[-1].id} were to be "
-                    "handled, so its effects and the position are no longer one. Commit and rollback are the inbox's: "
-                    "take them out of the handler; then look which of these events had their effects"
-                ) from error
-            raise HandlerFailed(error) from error
+            if has_failed_transaction(error):
+                raise HandlerFailed(error) from error
+            if not work.is_closed and is_passing(error):
+                raise
+            # Not tried again: what the handler has committed by itself would be done twice.
+            raise TransactionEnded(
+                f"the handler has ended the transaction in which events {events[0].id} to {events[-1].id} were to be "
+                "handled, so its effects and the position are no longer one. Commit and rollback are the inbox's: "
+                "take them out of the handler; then look which of these events had their effects"
+            ) from error
 
     def _fail(self, state: State, event: Event, error: Exception, *, parked: bool) -> None:
         """Count a failed try, durably; park the event after the last one."""
@@ -275,8 +285,8 @@ class Consumption:
     def _refuse_too_many(self, state: State, more: int) -> None:
         if state.parked + more > self._limits.parked_max:
             raise TooManyParked(
-                f"{state.parked:,} events of consumer {self._ledger.consumer} are parked, and {self._limits.parked_max:,} is "
-                "the limit: this is more likely the handler's fault than theirs. `outbox inbox parked` shows the errors; "
+                f"{state.parked:,} events of consumer {self._ledger.consumer} are parked, failed or behind one that has, and "
+                f"{self._limits.parked_max:,} is the limit: where many have failed, it is the handler's fault, not theirs. `outbox inbox parked` shows the errors; "
                 "mend the handler, then `outbox inbox redrive`, or raise the limit"
             )
 
@@ -301,7 +311,7 @@ def _commit(work: Work) -> None:
     try:
         work.commit()
     except Exception as error:
-        if is_connection_error(root_of(error)):
+        if is_passing(error):
             # Whether it is committed is unknown; the ledger knows, and is read again.
             raise
         # A constraint that is checked at the end, a deferred emit: the fault of what was done.
@@ -316,5 +326,5 @@ def _raise_if_passing(error: Exception, *, is_alive: bool) -> None:
 
 def _raise_if_unavailable(error: BaseException) -> None:
     """A connection's error as ours, which is tried again."""
-    if isinstance(error, Exception) and is_connection_error(root_of(error)):
+    if isinstance(error, Exception) and is_passing(error):
         raise DatabaseUnavailable(f"the inbox's database does not answer: {one_line(error)}") from error

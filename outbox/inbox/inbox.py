@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import tenacity
 
-from outbox.database import is_connection_error
 from outbox.errors import OutboxError, Transient, UsageError
 from outbox.inbox import parking
-from outbox.inbox.connections import open_database, root_of
+from outbox.inbox.connections import is_passing, open_database
 from outbox.inbox.consumption import Consumption, Limits
 from outbox.inbox.ledger import Ledger
 from outbox.inbox.reading import Readable, Reading
@@ -244,7 +243,7 @@ def _step(consumption: Consumption) -> float | None:
 
 
 def _is_transient(error: BaseException) -> bool:
-    return isinstance(error, Transient) or (not isinstance(error, OutboxError) and is_connection_error(root_of(error)))
+    return isinstance(error, Transient) or (not isinstance(error, OutboxError) and is_passing(error))
 
 
 def _batched(handler: Handler | None, batch_handler: BatchHandler | None) -> BatchHandler:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from outbox.batch import EventBatch
+from outbox.database import redact
 from outbox.errors import EventsTrimmed, StreamCorrupt, TailLost, Trimmed, WrongPartner
 from outbox.event import events
 
@@ -62,10 +63,11 @@ class Reading:
         info = stream.info()
         if info.outbox_id is None and info.tail > 0:
             raise WrongPartner(
-                f"{stream.url} holds events and is bound to no outbox, so nobody can say whose they are: "
+                f"{redact(stream.url)} holds events and is bound to no outbox, so nobody can say whose they are: "
                 "let its relay run once, or name the stream that a relay writes"
             )
-        self.url = stream.url
+        # It is kept in the consumer's database, and shown: without a password.
+        self.url = redact(stream.url)
         self.outbox_id = info.outbox_id
         self._source = info.source or "/outbox"
         self._lost = info.lost

@@ -101,6 +101,9 @@ WHERE consumer = :consumer AND outbox_id = :outbox_id
 -- name: inbox_savepoint
 SAVEPOINT outbox_inbox
 
+-- name: inbox_return
+ROLLBACK TO SAVEPOINT outbox_inbox
+
 -- name: inbox_release
 RELEASE SAVEPOINT outbox_inbox
 

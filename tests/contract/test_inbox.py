@@ -187,6 +187,25 @@ def test_emitted_events_commit_with_the_effects(kind_case):
     assert kind_case.effects() == [1, 3]
 
 
+@pytest.mark.parametrize("kind", ["engine", "session"])
+def test_deferred_emit_is_part_of_the_transaction(sqlite_url, kind):
+    install_outbox(sqlite_url)
+    outbox = Outbox()
+    with contextlib.closing(InboxCase(sqlite_url, kind)) as case:
+        case.write(*subjects("ab"))
+        case.consume(lambda given, event: outbox.emit(given, type="next", subject=event.subject, deferred=True))
+        assert [row[1] for row in stored(sqlite_url)] == ["a", "b"]
+
+
+def test_commit_that_fails_is_a_failure_of_the_events(postgresql_url):
+    """A constraint that PostgreSQL checks at the end only."""
+    case = InboxCase(postgresql_url)
+    case.run_sql("ALTER TABLE effects ADD CONSTRAINT once UNIQUE (subject) DEFERRABLE INITIALLY DEFERRED")
+    case.write(*subjects("aab"))
+    case.consume()
+    assert (case.effects(), case.parked()) == ([1, 3], {2: "failed"})
+
+
 def test_streams_flow_into_one_consumer_each_with_its_own_position(case):
     other = f"memory://{uuid.uuid4()}"
     case.write(*subjects("abc"))
@@ -290,6 +309,42 @@ def test_handler_that_ends_the_transaction_stops_the_consumer(kind_case, ending)
     with pytest.raises(TransactionEnded, match="events 1 to 2"):
         kind_case.consume(handle)
     assert kind_case.reached() == 0
+
+
+def test_handler_that_commits_and_then_fails_is_not_tried_again(kind_case):
+    kind_case.write(*subjects("ab"))
+
+    def handle(given, event):
+        record(given, event)
+        given.commit()
+        raise ValueError("too late")
+
+    with pytest.raises(TransactionEnded):
+        kind_case.consume(handle)
+    assert (kind_case.effects(), kind_case.reached()) == ([1], 0)
+
+
+@pytest.mark.parametrize("leave", ["close", "with"])
+def test_handler_that_closes_the_connection_is_stopped_or_undone(kind_case, leave):
+    """psycopg and sqlite3 commit at the end of a `with`; PyMySQL closes, which undoes everything and looks like a loss."""
+    if kind_case.kind == "driver" and kind_case.database.dialect == "mysql":
+        pytest.skip("PyMySQL does not tell a connection that was closed from one that was lost; nothing is committed")
+    if kind_case.kind != "driver" and leave == "with":
+        pytest.skip("for a SQLAlchemy connection this is close")
+    kind_case.write(*subjects("ab"))
+
+    def handle(given, event):
+        if leave == "with":
+            with given:
+                record(given, event)
+        else:
+            record(given, event)
+            given.close()
+
+    with pytest.raises(TransactionEnded):
+        kind_case.consume(handle, batch_events=1)
+    assert kind_case.reached() == 0
+    assert len(kind_case.effects()) <= 1
 
 
 def test_tries_are_counted_across_restarts(case):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LEDGER = "outbox.inbox.ledger:Ledger"
-COMMIT = "outbox.inbox.consumption:_commit"
+COMMIT = "outbox.inbox.consumption._commit"
 # The consumer's way, in its order. With four events and two in a transaction there are two rounds.
 STEPS = [
     (f"{LEDGER}.begin", "before", 1),
@@ -31,9 +31,9 @@ STEPS = [
     (f"{LEDGER}.load", "after", 1),
     (f"{LEDGER}.claim", "before", 2),
     (f"{LEDGER}.claim", "after", 2),
-    ("tests.inbox_case:record", "before", 3),
-    ("tests.inbox_case:record", "after", 3),
-    ("tests.inbox_case:record", "after", 4),
+    ("tests.inbox_case.record", "before", 3),
+    ("tests.inbox_case.record", "after", 3),
+    ("tests.inbox_case.record", "after", 4),
     (f"{LEDGER}.move", "before", 2),
     (f"{LEDGER}.move", "after", 2),
     (COMMIT, "before", 2),
@@ -56,12 +56,12 @@ PARKING_STEPS = [
     ("outbox.inbox.connections:Work.commit", "after", 6),
 ]
 REDRIVE_STEPS = [
-    ("outbox.inbox.parking:_lock", "after", 1),
-    ("outbox.inbox.parking:_change_each", "after", 1),
+    ("outbox.inbox.parking._lock", "after", 1),
+    ("outbox.inbox.parking._change_each", "after", 1),
     ("outbox.inbox.connections:Work.commit", "before", 1),
     ("outbox.inbox.connections:Work.commit", "after", 1),
     (f"{LEDGER}.ready", "after", 1),
-    ("tests.inbox_case:record", "after", 1),
+    ("tests.inbox_case.record", "after", 1),
     (f"{LEDGER}.unpark", "before", 1),
     (f"{LEDGER}.unpark", "after", 1),
     (COMMIT, "before", 1),
@@ -80,11 +80,12 @@ def case(request: pytest.FixtureRequest, folder: Path) -> Iterator[InboxCase]:
 
 def name(step: tuple[str, str, int]) -> str:
     function, when, nth = step
-    return f"{when}-{function.split(':')[1]}-{nth}"
+    return f"{when}-{function.rsplit('.', 1)[1]}-{nth}"
 
 
-def consume(case: InboxCase, refused: set[int] = frozenset(), **options: object) -> None:  # type: ignore[assignment]
+def consume(case: InboxCase, refused: set[int] = frozenset(), pause_seconds: float = 0.0, **options: object) -> None:  # type: ignore[assignment]
     def handle(given, event):
+        time.sleep(pause_seconds)
         # By its module, so that a child can be killed there.
         inbox_case.record(given, event)
         if event.id in refused:
@@ -143,7 +144,7 @@ def test_two_processes_of_a_consumer_killed_again_and_again_take_each_event_once
     chance = random.Random(5)
     count, refused = 240, {17, 40, 41, 120}
     case.write(*({"subject": f"s{number % 7}"} for number in range(1, count + 1)))
-    children = {forked.fork(lambda: consume(case, refused, batch_events=3)) for _ in range(2)}
+    children = {forked.fork(lambda: consume(case, refused, 0.002, batch_events=3)) for _ in range(2)}
     kills = 0
     while children:
         time.sleep(chance.uniform(0.005, 0.08))
@@ -158,7 +159,8 @@ def test_two_processes_of_a_consumer_killed_again_and_again_take_each_event_once
             assert forked.join(victim) in (0, -signal.SIGKILL)
             children.remove(victim)
             kills += 1
-            children.add(forked.fork(lambda: consume(case, refused, batch_events=chance.randint(1, 9))))
+            batch_events = chance.randint(1, 9)
+            children.add(forked.fork(lambda: consume(case, refused, 0.002, batch_events=batch_events)))  # noqa: B023 - called at once
     consume(case, refused)
     held = {f"s{number % 7}": number for number in sorted(refused, reverse=True)}
     behind = {number for number in range(1, count + 1) if number >= held.get(f"s{number % 7}", count + 1)}

@@ -117,7 +117,7 @@ def test_program_killed_between_effect_and_commit_loses_and_doubles_nothing(case
     case.write(*({} for _ in range(5)))
     words = ["--database", case.url, "--stream", case.stream, "--consumer", "billing", "--once", "--batch-events", "2"]
     command = ["inbox", "run", *words, "--handler", f"{HANDLERS}:take"]
-    killed.run_killed("outbox.inbox.consumption:_commit", "before", 2, *command)
+    killed.run_killed("outbox.inbox.consumption._commit", "before", 2, *command)
     assert case.effects() == [1, 2]
     program.succeed(*command)
     assert case.effects() == [1, 2, 3, 4, 5]
