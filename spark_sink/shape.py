@@ -96,7 +96,7 @@ def _require_columns(rows: DataFrame, spec: TableSpec, schema: pa.Schema | None)
         raise UsageError(
             f"{spec.table}: the projection has the column {doubled[0]!r} twice: give one of them another name"
         )
-    taken = [name for name in names if name in OWN_COLUMNS[1:] or (name.startswith(OWN_PREFIX) and name not in _HIDDEN)]
+    taken = [name for name in names if name in OWN_COLUMNS[1:] or (name.startswith(OWN_PREFIX) and name != _BLANK)]
     if schema is None and spec.transform is None:
         taken += [name for name in names if name == ERROR]
     if taken:
