@@ -2,6 +2,7 @@
 
 OutboxError                     exit code 1
 ├── UsageError                  2   the command line or outbox.toml is wrong
+│   └── StreamRefused
 ├── EmitError                   1   nothing was written to the out table
 │   ├── InvalidEvent
 │   └── NoTransaction
@@ -26,7 +27,6 @@ OutboxError                     exit code 1
     ├── ExplicitId
     ├── SequenceReset
     ├── StreamCorrupt
-    ├── StreamRefused
     ├── WrongPartner
     ├── ServerChanged
     ├── TableChanged
@@ -51,6 +51,10 @@ class UsageError(OutboxError):
     """A flag, an environment variable or a key of outbox.toml is wrong."""
 
     exit_code = 2
+
+
+class StreamRefused(UsageError):
+    """The store of the stream refuses us: credentials, permissions, or there is no such bucket."""
 
 
 class EmitError(OutboxError):
@@ -153,10 +157,6 @@ class SequenceReset(Terminal):
 
 class StreamCorrupt(Terminal):
     """Bytes of the stream that were acknowledged cannot be read back."""
-
-
-class StreamRefused(Terminal):
-    """The store or broker of the stream refuses us: credentials, permissions, or there is no such bucket."""
 
 
 class WrongPartner(Terminal):

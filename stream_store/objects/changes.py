@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from outbox.batch import EventBatch
+from outbox.errors import StreamCorrupt
 from stream_store.file.frame import HEADER_BYTES
 from stream_store.objects import layout
 from stream_store.objects.chain import Unit
@@ -72,6 +73,12 @@ class Changes:
             # Somebody else has merged these meanwhile; or else they are lost, which a reader will say.
             self._discard(written)
             return False
+        except StreamCorrupt:
+            # Under a name that was freed meanwhile another batch may stand by now.
+            self._discard(written)
+            if self._chain.look().state.number == state.number:
+                raise
+            return False
         lost = [(unit.prev_id, unit.last_id) for unit in batches if unit.is_lost]
         merged = [*state.merged[: plan.kept], *written]
         if not self._commit(state.raised(batches[-1].last_id, merged, lost), written):
@@ -101,9 +108,10 @@ class Changes:
         """Raise the floor over the object that a stream begins with; see `ObjectStream.begin`."""
         with self._lock:
             state = self._chain.look().state
-            while state.floor < through:
-                begun = replace(state, compacted=compacted).trimmed(through, through)
-                if self._commit(begun, ()):
+            while state.floor < through or state.compacted < compacted:
+                begun = replace(state, compacted=compacted)
+                begun = begun.trimmed(through, through) if through else begun.raised(state.floor, state.merged)
+                if self._commit(begun, ()) and through:
                     self._delete_old([layout.batch_name(0)])
                 state = self._chain.look().state
 
@@ -115,8 +123,10 @@ class Changes:
             if not wanted:
                 return 0
             # A batch is never changed. What is still in one is merged first, and redacted there.
-            while self._chain.look().state.floor < wanted[-1]:
-                self._merge(1, 0)
+            while (before := self._chain.look().state).floor < wanted[-1]:
+                if not self._merge(1, 0) and self._chain.look().state.number == before.number:
+                    # Nothing was in our way, so something cannot be read: reading says what.
+                    self._reader.table(before.floor + 1, wanted[-1])
             chosen = pa.array(wanted, pa.int64())
             erased = 0
             done: set[str] = set()

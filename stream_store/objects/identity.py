@@ -48,8 +48,10 @@ def require_conditional_writes(store: Store) -> None:
 
 def make_identity(store: Store) -> Identity:
     """The stream's identity, made now when it has none."""
-    new = Identity(FORMAT, str(uuid4()), datetime.now(UTC).isoformat())
-    store.create(layout.IDENTITY, _encode(asdict(new)))
+    # One that got lost is not made anew: it would be another stream's, and in the way of the right one.
+    if _read(store, layout.IDENTITY) is None and not store.last(layout.BATCHES) and not store.last(layout.STATES):
+        new = Identity(FORMAT, str(uuid4()), datetime.now(UTC).isoformat())
+        store.create(layout.IDENTITY, _encode(asdict(new)))
     return read_identity(store)
 
 

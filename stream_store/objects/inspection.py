@@ -14,6 +14,7 @@ from stream_store.objects.chain import Chain
 from stream_store.objects.identity import read_identity
 from stream_store.objects.merged_object import decode_frame, decode_index
 from stream_store.objects.state import States
+from stream_store.redaction import is_redacted
 from stream_store.stream import Damage, StreamCheck
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class _Tally:
     events: int = 0
     dead_ids: int = 0
     lost_ids: int = 0
+    redacted: int = 0
     objects: int = 0
     size_bytes: int = 0
     damage: list[Damage] = field(default_factory=list)
@@ -72,6 +74,8 @@ def inspect(store: Store) -> StreamCheck:
         size_bytes=tally.size_bytes,
         unacknowledged_bytes=_void_bytes(store, states.newest()),
         damage=tuple(tally.damage),
+        redacted=tally.redacted,
+        compacted=state.compacted,
     )
 
 
@@ -121,6 +125,8 @@ def _inspect(data: memoryview, unit: Unit, seed: int, tally: _Tally) -> None:
             if batch is not None and len(batch) > 1 and not pc.all(pc.less(batch.ids[:-1], batch.ids[1:])).as_py():
                 _damaged(tally, unit, offset, f"the IDs {header.first_id} to {header.last_id} do not strictly increase")
             _count(tally, header)
+            if batch is not None:
+                tally.redacted += pc.sum(is_redacted(batch.rows)).as_py() or 0
             reached, offset = header.last_id, offset + header.frame_bytes
     except StreamCorrupt as error:
         _damaged(tally, unit, offset, str(error.__cause__ or error))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from outbox.errors import Terminal, Transient
+from outbox.errors import Terminal, Transient, UsageError
 
 if TYPE_CHECKING:
     from stream_store.objects.changes import Changes
@@ -61,6 +61,9 @@ class Merger:
                 self._changes.sweep()
             except Transient:
                 # The store is away: the appends say so themselves, and the next wake tries again.
+                continue
+            except UsageError:
+                # The store lets us in no more; the appends say that, too.
                 continue
             except Terminal as error:
                 self._failure = error

@@ -78,6 +78,10 @@ class Reader:
                 found = self._find(reached, look.tail, time_us)
             except Vanished as vanished:
                 reached = max(reached, self._moved_on(vanished, reached).trimmed_through)
+            except StreamCorrupt:
+                before, look = look, self._chain.look()
+                if look.state.number == before.state.number:
+                    raise
             else:
                 return look.tail + 1 if found is None else found
 
@@ -146,6 +150,10 @@ class Reader:
                         yield part
             except Vanished as vanished:
                 self._moved_on(vanished, reached, state)
+            except StreamCorrupt:
+                # A name that a merge has freed meanwhile may have been created again by a writer that came too late.
+                if self._chain.look().state.number == state.number:
+                    raise
             else:
                 return
 

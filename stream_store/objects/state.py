@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from outbox.errors import StreamCorrupt, Transient, Unsupported
+from outbox.errors import StreamCorrupt, StreamUnavailable, Transient, Unsupported
 from stream_store.objects import layout
 
 if TYPE_CHECKING:
@@ -138,7 +138,13 @@ class States:
                 # changes make the same bytes: names of merged objects are unique, and a trim that
                 # is the same is as good as ours.
                 theirs = self._store.get(name)
-                if theirs is None or bytes(theirs) != data:
+                if not theirs:
+                    # Refused, and not there (a store may refuse because our own first request is still under way), or
+                    # superseded by now: it may be ours, or become ours. What was written for it must stay.
+                    raise StreamUnavailable(
+                        f"whether {name} of {self._store.url} is ours is not known: open the stream again"
+                    )
+                if bytes(theirs) != data:
                     return False
             self._known = state
         if state.number > _KEPT:

@@ -27,7 +27,7 @@ from stream_store.objects.identity import Bond
 from stream_store.objects.merger import Merger
 from stream_store.objects.reader import Reader
 from stream_store.objects.state import States
-from stream_store.outcome import judge, require_sound
+from stream_store.outcome import judge, require_sound, require_unused
 from stream_store.stream import Appended, Outcome, StreamInfo
 
 if TYPE_CHECKING:
@@ -164,11 +164,10 @@ class ObjectStream:
         finished by whoever next opens the stream for writing."""
         with self._lock:
             self._require_writing("begin")
-            look = self._chain.look()
-            if look.tail or look.state.number:
-                raise UsageError(f"{self.url} holds or has held events: only a new stream can begin at another ID")
-            if through < 1:
-                raise UsageError(f"a stream cannot begin behind ID {through}")
+            require_unused(self.info())
+            if not through:
+                self._changes.begin(0, compacted=compacted)
+                return
             self._create_range(0, through, LOST | _BEGUN | (_COMPACTED if compacted else 0))
             self._finish_begin()
 

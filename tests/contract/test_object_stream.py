@@ -278,7 +278,7 @@ def test_begin_keeps_ids_of_a_stream_that_was_trimmed(url):
         assert stream.append(batch([501, 502])).outcome is Outcome.APPENDED
         assert stream.append(batch([400])).outcome is Outcome.LATE
         assert stream.settle() == 502
-        with pytest.raises(UsageError, match="only a new stream"):
+        with pytest.raises(UsageError, match="has never held anything"):
             stream.begin(600)
     with open_stream(url, "write") as stream:
         assert ids_of(stream.read(500)) == [501, 502]
