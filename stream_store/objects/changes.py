@@ -98,14 +98,16 @@ class Changes:
                     return
 
     def begin(self, through: int, *, compacted: bool) -> None:
-        """Raise the floor over the object that a stream begins with; see `ObjectStream.begin`."""
+        """Raise the floor over the frame that a stream begins with; see `ObjectStream.begin`.
+
+        Only from a state whose floor is 0: then the frame that was read under the name 0 is the one
+        and only that was ever there.
+        """
         with self._lock:
-            state = self._chain.look().state
-            while state.floor < through:
+            while (state := self._chain.look().state).floor == 0:
                 begun = replace(state, compacted=compacted).trimmed(through, through)
                 if self._commit(begun, ()):
                     self._delete_old([layout.batch_name(0)])
-                state = self._chain.look().state
 
     def redact(self, ids: Sequence[int]) -> int:
         """Erase the content of events, in every object that holds it; how many were newly erased."""

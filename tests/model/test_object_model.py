@@ -30,8 +30,9 @@ def test_no_interleaving_of_relays_merges_trims_and_crashes_loses_or_doubles_any
         (Rules(states_kept_for_ever=False), CHANGES),
         (Rules(floor_only_over_what_was_read=False), RACING),
         (Rules(sweep_minds_the_number=False), CRASHING),
-        (Rules(reader_minds_the_floor=False), READING),
+        (Rules(reader_minds_the_floor=False, reader_checks_the_floor_afterwards=False), READING),
         (Rules(reader_looks_again=False), READING),
+        (Rules(reader_checks_the_floor_afterwards=False), READING),
     ],
     ids=[
         "floor not checked after the create",
@@ -44,6 +45,7 @@ def test_no_interleaving_of_relays_merges_trims_and_crashes_loses_or_doubles_any
         "sweep takes a merge under way for garbage",
         "reader takes a batch below the floor",
         "reader takes a merged object for lost",
+        "reader takes what a late relay put under a freed name",
     ],
 )
 def test_each_rule_is_needed(rules, bounds):
