@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
 from outbox.errors import StreamCorrupt, StreamMissing, Unsupported, WrongPartner
@@ -97,7 +97,7 @@ def _encode(fields: dict[str, object]) -> bytes:
     return json.dumps(fields, indent=2).encode() + b"\n"
 
 
-def _read(store: Store, name: str) -> dict[str, str] | None:
+def _read(store: Store, name: str) -> dict[str, Any] | None:
     data = store.get(name)
     if data is None:
         return None
