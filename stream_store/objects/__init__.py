@@ -30,9 +30,11 @@ Rules.
     of the one state that it was written for.
  4. A writer creates only a name that it has seen to be the tail. It acknowledges only when it has
     looked at the newest state *after* the create, and the floor is not above the name.
- 5. A reader looks below the floor only at merged objects, above it only at batches; what it looked
-    up counts when no newer state exists afterwards; an object that is gone sends it back to the
-    newest state, and is an error only when there is no newer one.
+ 5. A reader looks below the floor only at merged objects, above it only at batches. What it has read
+    of a batch counts only when it has looked at the newest state *after* that, and the floor is not
+    above the name: a freed name may have been created again by a writer that came too late. An
+    object that is gone, or below the floor by now, sends the reader back to the newest state; it is
+    an error only when there is no newer one.
 
 (a) *States are a compare-and-set register.* Numbers are never freed, so by rule 1 at most one state
     follows n, and the floor never goes down.
@@ -61,8 +63,10 @@ Rules.
     writer that never looks at the floor: by (c) it is either a proper append, or lands below the
     floor, where nobody looks, and is swept.
 (h) *Readers see no gap and no duplicate.* The chain from F on and the merged objects below F are, by
-    (d), the same events however the line between them moves. A reader continues by ID from where
-    it is, and each object must follow what came before.
+    (d), the same events however the line between them moves. A batch that was read under a name not
+    below the floor, as seen afterwards, is by (b) the one and only; names of merged objects are
+    never used twice. A reader continues by ID from where it is, and each object must follow what
+    came before.
 
 An exhaustive model of this, with mutants that leave out each of the rules, is
 `tests/model/object_model.py`.

@@ -71,6 +71,10 @@ class Chain:
     def state(self) -> State:
         return self._look.state if self._look else FIRST
 
+    def floor(self) -> int:
+        """The floor, looked up now: a request."""
+        return self._states.newest().floor
+
     def look(self) -> Look:
         """The newest state and tail: as they were when this was called, or later.
 

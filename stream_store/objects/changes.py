@@ -105,15 +105,17 @@ class Changes:
                     return
 
     def begin(self, through: int, *, compacted: bool) -> None:
-        """Raise the floor over the object that a stream begins with; see `ObjectStream.begin`."""
+        """Raise the floor over the frame that a stream begins with; see `ObjectStream.begin`.
+
+        Only from a state whose floor is 0: then the frame that was read under the name 0 is the one
+        and only that was ever there.
+        """
         with self._lock:
-            state = self._chain.look().state
-            while state.floor < through or state.compacted < compacted:
+            while (state := self._chain.look().state).floor == 0 and (through or not state.compacted):
                 begun = replace(state, compacted=compacted)
-                begun = begun.trimmed(through, through) if through else begun.raised(state.floor, state.merged)
+                begun = begun.trimmed(through, through) if through else begun.raised(0, state.merged)
                 if self._commit(begun, ()) and through:
                     self._delete_old([layout.batch_name(0)])
-                state = self._chain.look().state
 
     def redact(self, ids: Sequence[int]) -> int:
         """Erase the content of events, in every object that holds it; how many were newly erased."""

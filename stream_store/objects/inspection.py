@@ -92,6 +92,8 @@ def _read_all(store: Store, chain: Chain, state: State, units: list[Unit], seed:
     """Read these objects. False when one has vanished because the state has changed: look again then."""
     for unit in units:
         data = store.get(unit.name)
+        if unit.merged is None and chain.floor() > unit.prev_id:
+            return False  # merged or trimmed meanwhile: the name may be anyone's now
         if data is None:
             if chain.look().state.number != state.number:
                 return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
@@ -33,6 +34,20 @@ PIECE_BYTES = 8 << 20
 
 class Vanished(Exception):
     """An object is no longer there: merged, redacted or trimmed. The newest state says which."""
+
+
+class Fetched(NamedTuple):
+    """Bytes of an object, and when they were all here, by this process's own clock."""
+
+    data: memoryview
+    at: float
+
+
+class Floor(NamedTuple):
+    """The floor as it was found by a request that began at this moment."""
+
+    floor: int = 0
+    asked_at: float = -1.0
 
 
 class Piece(NamedTuple):
@@ -88,15 +103,26 @@ class Reader:
     def _find(self, after: int, last: int, time_us: int) -> int | None:
         if after >= last:
             return None
-        for unit in self._chain.units(after, last)[1]:
+        state, units = self._chain.units(after, last)
+        for unit in units:
             for piece in self._late_frames(unit, time_us):
-                for _, batch in self._decode(piece, self._fetch(piece)):
+                fetched = self._fetch(piece)
+                self._confirm(piece, fetched, Floor())
+                for _, batch in self._decode(piece, fetched.data):
                     if batch is None or batch.last_id <= after:
                         continue
                     at = pc.index(pc.greater_equal(batch.rows.column("time").cast(pa.int64()), time_us), True).as_py()
                     if at >= 0:
+                        self._confirm_skipped(state, unit)
                         return int(batch.ids[at].as_py())
+        if units:
+            self._confirm_skipped(state, units[-1])
         return None
+
+    def _confirm_skipped(self, state: State, unit: Unit) -> None:
+        """Batches were passed over by their headers: those count when the floor is where it was."""
+        if unit.merged is None and self._chain.floor() != state.floor:
+            raise Vanished(unit.name)
 
     def _late_frames(self, unit: Unit, time_us: int) -> Iterator[Piece]:
         """The frames of an object that have an event at or after a time, by their headers alone."""
@@ -170,8 +196,9 @@ class Reader:
     def stored(self, units: list[Unit], after: int) -> Iterator[tuple[FrameHeader, EventBatch | None]]:
         """The frames of these objects, from the one with `after` on, fetched ahead; no batch for a lost range."""
         pieces = self._pieces(units, after)
-        waiting: deque[tuple[Piece, Future[memoryview]]] = deque()
+        waiting: deque[tuple[Piece, Future[Fetched]]] = deque()
         first = True
+        floor = Floor()
         try:
             while True:
                 # One request at first: most reads want no more than that.
@@ -184,7 +211,9 @@ class Reader:
                     return
                 first = False
                 piece, future = waiting.popleft()
-                yield from self._decode(piece, future.result())
+                fetched = future.result()
+                floor = self._confirm(piece, fetched, floor)
+                yield from self._decode(piece, fetched.data)
         finally:
             for _, future in waiting:
                 future.cancel()
@@ -220,20 +249,36 @@ class Reader:
             raise Vanished(unit.name)
         return [(each.offset, each.header) for each in decode_index(data, unit.merged, self._seed)]
 
-    def _submit(self, piece: Piece) -> Future[memoryview]:
+    def _submit(self, piece: Piece) -> Future[Fetched]:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(AHEAD, "outbox-read")
         return self._pool.submit(self._fetch, piece)
 
-    def _fetch(self, piece: Piece) -> memoryview:
+    def _fetch(self, piece: Piece) -> Fetched:
         data = self._store.get_range(piece.unit.name, piece.start, piece.end)
         if data is None:
             raise Vanished(piece.unit.name)
-        if len(data) != piece.end - piece.start:
+        return Fetched(data, time.monotonic())
+
+    def _confirm(self, piece: Piece, fetched: Fetched, floor: Floor) -> Floor:
+        """Make sure that a batch was not below the floor when it was fetched.
+
+        Its name may have been freed since we looked it up, and a relay that came too late may have
+        created it again, with other content: what was fetched counts only when the floor, looked at
+        afterwards, is not above it. One look serves all that had been fetched when it began.
+        Names of merged objects are never used twice.
+        """
+        if piece.unit.merged is None:
+            if fetched.at > floor.asked_at:
+                asked_at = time.monotonic()
+                floor = Floor(self._chain.floor(), asked_at)
+            if floor.floor > piece.unit.prev_id:
+                raise Vanished(piece.unit.name)
+        if len(fetched.data) != piece.end - piece.start:
             raise StreamCorrupt(
-                f"{piece.unit.name} of {self._store.url} ends after {piece.start + len(data)} bytes, not {piece.end}: {RESTORE}"
+                f"{self._name(piece.unit)} ends after {piece.start + len(fetched.data)} bytes, not {piece.end}: {RESTORE}"
             )
-        return data
+        return floor
 
     def _decode(self, piece: Piece, data: memoryview) -> Iterator[tuple[FrameHeader, EventBatch | None]]:
         """The frames of a piece; they follow each other, and a whole object is what the chain says it is."""

@@ -19,6 +19,7 @@ from stream_store.objects.layout import batch_name, number_of, state_name
 from stream_store.objects.plan import plan_merge
 from stream_store.objects.state import Merged, State
 from stream_store.objects.store import Store
+from stream_store.objects.stream import _bytes_of
 from stream_store.redaction import REDACTED_CONTENT_TYPE
 from tests.crash.object_process import objects
 from tests.crash.stream_events import EPOCH, assert_chained, batch, ids_of, row, rows_of
@@ -218,6 +219,19 @@ def test_zombie_that_creates_a_freed_name_appends_nothing(url):
         assert (answer.outcome, answer.tail) == (Outcome.STALE, 8)
         assert stream.append(batch([3, 4, 5])).outcome is Outcome.LATE
     assert check(url).unacknowledged_bytes == 0
+
+
+def test_reader_is_not_given_what_a_zombie_put_under_a_freed_name(url):
+    """It had looked the name up; then the batch was trimmed, and the name created again with other content."""
+    fill(url, 2, each=2)
+    with objects(url) as stream, open_stream(url) as reader:
+        assert [cut.id for cut in reader.cuts(0, 4)] == [2, 4]
+        stream.trim(4)
+        stream._store.create(batch_name(2), _bytes_of(batch([3, 4], salt="x"), stream._seed))
+        stream._store.create(batch_name(0), _bytes_of(batch([1, 2], salt="x"), stream._seed))
+        for after in (0, 2):
+            with pytest.raises(Trimmed, match="4"):
+                list(reader.read(after, 4))
 
 
 def test_own_append_whose_answer_got_lost_is_not_taken_for_anothers(url, monkeypatch):

@@ -35,14 +35,14 @@ def object_case(sqlite_case: OutboxCase) -> OutboxCase:
         At("merge/objects.replace", "after"),
         At("merge/objects.create", "before"),
         At("merge/objects.create", "after"),
-        At("merge/objects.delete", "before", nth=2),
+        At("merge/objects.delete", "before"),
         At("merge/objects.delete", "after"),
         At("clean/sql.commit", "before"),
     ],
     ids=str,
 )
 def test_relay_killed_at_a_request_loses_and_doubles_nothing(object_case: OutboxCase, at: At) -> None:
-    object_case.write(40, dead_every=3)
+    object_case.write(80, dead_every=3)
     with running(object_case.orders(at)) as relay:
         assert relay.wait() == -signal.SIGKILL, relay.said()
     object_case.write(3)

@@ -34,6 +34,7 @@ class Rules:
     sweep_minds_the_number: bool = True
     reader_minds_the_floor: bool = True
     reader_looks_again: bool = True
+    reader_checks_the_floor_afterwards: bool = True
 
 
 @dataclass(frozen=True)
@@ -262,26 +263,30 @@ def reader_steps(world: World, bounds: Bounds, rules: Rules) -> Iterator[tuple[s
         reached = max(reader.tail, world.state.trimmed)
         yield "looks", world._replace(reader=Party("read", reached, plan=(world.state,)))
         return
-    (state,) = reader.plan
     reached = reader.tail
+    if reader.at == "confirm":
+        state, found, is_batch = reader.plan
+        if is_batch and rules.reader_checks_the_floor_afterwards and world.state.floor > reached:
+            yield "finds the floor above what it read", world._replace(reader=Party("start", reached))
+            return
+        ends = {last for _, last in world.history}
+        covered = [batch for batch in world.history if reached <= batch[0] < found]
+        if found not in ends or not covered or covered[0][0] != reached:
+            raise Violation(f"the reader was given ({reached}, {found}], which was never appended so")
+        yield f"takes ({reached}, {found}]", world._replace(reader=Party("read", found, plan=(state,)))
+        return
+    (state,) = reader.plan
     merged = next((each for each in state.merged if each[1] <= reached < each[2]), None)
     if merged is not None and rules.reader_minds_the_floor:
         found = merged[2] if merged in world.merged else None
     else:
-        found = dict(world.batches).get(reached)
-        if merged is None and reached < state.floor and rules.reader_minds_the_floor:
-            found = None
+        merged, found = None, dict(world.batches).get(reached)
     if found is not None:
-        ends = {0, *(last for _, last in world.history)}
-        covered = [batch for batch in world.history if reached <= batch[0] < found]
-        if found not in ends or not covered or covered[0][0] != reached:
-            raise Violation(f"the reader was given ({reached}, {found}], which was never appended so")
-        yield f"reads ({reached}, {found}]", world._replace(reader=reader._replace(tail=found))
+        plan = (state, found, merged is None)
+        yield f"reads ({reached}, {found}]", world._replace(reader=Party("confirm", reached, plan=plan))
     elif state != world.state and rules.reader_looks_again:
-        yield "misses an object and looks again", world._replace(reader=reader._replace(at="start"))
-    elif reached < tail(world) and state == world.state:
-        raise Violation(f"the reader misses what follows {reached}, and no newer state explains it")
-    elif not rules.reader_looks_again and reached < tail(world) and world.state.trimmed <= reached:
+        yield "misses an object and looks again", world._replace(reader=Party("start", reached))
+    elif reached < tail(world) and world.state.trimmed <= reached:
         raise Violation(f"the reader misses what follows {reached}, and it is in the stream")
 
 
