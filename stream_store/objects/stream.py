@@ -166,7 +166,8 @@ class ObjectStream:
             self._require_writing("begin")
             require_unused(self.info())
             if not through:
-                self._changes.begin(0, compacted=compacted)
+                if compacted:
+                    self._changes.begin(0, compacted=True)
                 return
             self._create_range(0, through, LOST | _BEGUN | (_COMPACTED if compacted else 0))
             self._finish_begin()

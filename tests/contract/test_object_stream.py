@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
@@ -142,6 +143,11 @@ def test_events_in_a_merged_object_are_read_by_a_few_large_requests(url, request
 
 def test_small_objects_are_merged_beside_the_appends(url):
     tail = fill(url + "?merge_objects=8", 100)
+    with open_stream(url + "?merge_objects=8", "write") as writer:
+        deadline = time.monotonic() + 60
+        while writer.info().segments >= 40 and time.monotonic() < deadline:
+            tail += 1
+            writer.append(batch([tail]))
     with open_stream(url) as reader:
         assert reader.info().segments < 40
         assert rows_of(reader.read(0)) == [row(event_id) for event_id in range(1, tail + 1)]
