@@ -35,10 +35,12 @@ for command in (trim, compact, redact, copy, repair):
 def info(stream: str | None, outbox: str | None, config: str | None, as_json: bool) -> None:
     """Show what a stream says of itself, without reading its events."""
     from stream_store import open_stream
+    from stream_store.snapshot import unfinished_through
 
     settings = load_one({"stream": stream, "name": outbox}, config)
     with open_stream(settings.stream, "read") as opened:
         found = opened.info()
+        unfinished = unfinished_through(opened) if found.compacted else None
     if as_json:
         printing.print_json(found)
         return
@@ -52,7 +54,10 @@ def info(stream: str | None, outbox: str | None, config: str | None, as_json: bo
             ("tail", found.tail),
             ("trimmed", f"through {found.trimmed_through:,}" if found.trimmed_through else "no"),
             ("recorded as lost", lost or "nothing"),
-            ("compacted", found.compacted),
+            (
+                "compacted",
+                found.compacted if unfinished is None else f"not finished: it is to go through {unfinished:,}",
+            ),
             ("size", f"{printing.size(found.size_bytes)} in {printing.counted(found.segments, 'segment')}"),
         ]
     )
