@@ -66,8 +66,12 @@ class StreamUrl:
 
 
 def without_secrets(url: str) -> str:
-    """The URL as it may be shown."""
-    for secret in StreamUrl.parse(url).secrets:
+    """The URL as it may be shown, also when it is none."""
+    try:
+        secrets = StreamUrl.parse(url).secrets
+    except UsageError:
+        return url
+    for secret in secrets:
         for spelled in (secret, quote(secret, safe=""), quote(secret)):
             url = url.replace(spelled, "***")
     return url

@@ -59,7 +59,7 @@ def redis(run: Run, events: list[EventBatch]) -> Findings:
     for settings, name in ((DURABLE, "appendfsync always"), (EVERY_SECOND, "appendfsync everysec")):
         ours, bare, read, bare_read = [], [], [], []
         for number in range(run.rounds):
-            server = RedisServer(*settings).start()
+            server = RedisServer(*settings, on_disk=True).start()
             try:
                 append, reading = append_and_read(f"{server.url}/ours", events)
                 with server.client() as client:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from redis.connection import Connection, SSLConnection
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
-from outbox.errors import StreamUnavailable, UsageError
+from outbox.errors import StreamUnavailable, Unsupported, UsageError
 from stream_store.redis.refusal import CREDENTIALS, Refused, as_ours
 
 if TYPE_CHECKING:
@@ -81,13 +81,26 @@ class Link:
 
     def calls(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
         """Several commands in one trip. The first refusal is raised once all have been answered."""
-        with self.lock:
-            self.send([part for words in commands for part in self.pack(*words)])
-            answers = [self.receive() for _ in commands]
+        answers = self._answers(commands)
         for words, answer in zip(commands, answers, strict=True):
             if isinstance(answer, ResponseError):
                 raise as_ours(answer, f"{words[0]} on", self._url) from answer
         return answers
+
+    def attempts(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        """Several commands in one trip; None for one that this user may not use, or the server does not know."""
+        found = []
+        for words, answer in zip(commands, self._answers(commands), strict=True):
+            refusal = as_ours(answer, f"{words[0]} on", self._url) if isinstance(answer, ResponseError) else None
+            if refusal and not isinstance(refusal, Unsupported) and getattr(refusal, "word", "") != "NOPERM":
+                raise refusal
+            found.append(None if refusal else answer)
+        return found
+
+    def _answers(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        with self.lock:
+            self.send([part for words in commands for part in self.pack(*words)])
+            return [self.receive() for _ in commands]
 
     def run(self, script: Script, keys: Sequence[str], *arguments: Any) -> Any:
         """A script and its answer. One that the server does not know has not run: it is loaded then."""

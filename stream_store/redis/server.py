@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from outbox.errors import StreamUnavailable, Unsupported
 from stream_store.durability import Acks
-from stream_store.redis.refusal import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,26 +64,14 @@ class Server:
 
 def read_server(link: Link) -> Server:
     """What the server shows of itself. CONFIG is often forbidden: INFO has most of it."""
-    info = parse_info(_try(link, "INFO") or b"")
+    names = ("appendfsync", "min-replicas-to-write", "save")
+    answers = link.attempts([("INFO",), *(("CONFIG", "GET", name) for name in names)])
     config: dict[str, str] = {}
-    for pattern in ("appendfsync", "min-replicas-to-write", "save"):
-        answer = _try(link, "CONFIG", "GET", pattern)
+    for answer in answers[1:]:
         if isinstance(answer, list):
             words = [word.decode("utf-8", "replace") for word in answer]
             config |= dict(zip(words[::2], words[1::2], strict=True))
-    return describe(info, config)
-
-
-def _try(link: Link, *words: str) -> object:
-    try:
-        return link.call(*words)
-    except Refused as refusal:
-        if refusal.word != "NOPERM":
-            raise
-    except Unsupported:
-        # Managed servers do not know CONFIG.
-        pass
-    return None
+    return describe(parse_info(answers[0]), config)
 
 
 def parse_info(text: object) -> dict[str, str]:

@@ -33,9 +33,9 @@ def unprivileged_user() -> str | None:
     return None
 
 
-def server_folder(prefix: str) -> Path:
+def server_folder(prefix: str, place: str | None = None) -> Path:
     """A folder the server's user owns. Below /tmp, because socket paths must be short."""
-    folder = Path(tempfile.mkdtemp(prefix=f"outbox-{prefix}-"))
+    folder = Path(tempfile.mkdtemp(prefix=f"outbox-{prefix}-", dir=place))
     user = unprivileged_user()
     if user is not None:
         shutil.chown(folder, user)

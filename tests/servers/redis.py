@@ -28,12 +28,14 @@ def binary() -> str | None:
 class RedisServer:
     """A server of its own in a folder of its own, which can be stopped, killed and started again."""
 
-    def __init__(self, *settings: str) -> None:
+    def __init__(self, *settings: str, on_disk: bool = False) -> None:
         program = binary()
         assert program, "there is no redis-server here: apt-get install redis-server"
         self.program = program
         self.settings = settings or DURABLE
-        self.folder = server_folder("redis")
+        # In memory where that can be had: a SIGKILL does not mind, and a sync costs nothing.
+        in_memory = not on_disk and os.access("/dev/shm", os.W_OK)
+        self.folder = server_folder("redis", "/dev/shm" if in_memory else None)
         self.port = free_port()
         self.log = self.folder / "log"
         self.process: subprocess.Popen[bytes] | None = None
