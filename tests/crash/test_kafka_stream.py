@@ -90,7 +90,7 @@ def test_writer_killed_at_a_step_loses_and_doubles_nothing(kafka_url, step, when
 
 
 def test_writer_killed_again_and_again_under_a_reader_loses_nothing(kafka_url):
-    last, acknowledged, chance = 150, 0, random.Random(7)
+    last, acknowledged, chance = 90, 0, random.Random(7)
 
     def start(*arguments: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "tests.crash.stream_process", *arguments]
