@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from stream_store.kafka.clients import Clients, Kind
 
 POLL_SECONDS = 0.2
-# At most this many records are handed over at once; the client keeps at most 64 MiB ready.
-CHUNK_RECORDS = 50_000
+# At most this many records are handed over at once. More are slower: Python's collector walks over all that live.
+CHUNK_RECORDS = 1_000
+# From so many on they are fetched in large pieces.
+BULK_RECORDS = 4_096
 # How far back the last record is looked for at first: it, and the marker of its commit.
 LAST_RECORDS = 2
 STEP = 8
@@ -122,7 +124,7 @@ class Partition:
         step = LAST_RECORDS
         while True:
             start, found = max(low, end - step), None
-            for chunk in self.read(start, end, "probe" if step < CHUNK_RECORDS else "bulk"):
+            for chunk in self.read(start, end, "probe" if step < BULK_RECORDS else "bulk"):
                 found = chunk[-1]
             if found is not None or start == low:
                 return found

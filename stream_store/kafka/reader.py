@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from outbox.batch import SCHEMA
 from outbox.errors import StreamCorrupt, Trimmed
+from stream_store.kafka.partition import BULK_RECORDS
 from stream_store.kafka.records import chained, decode, place_of, size_bytes_of
 from stream_store.kafka.state import Place, Seen, tail_of, trimmed_of
 from stream_store.stream import Cut
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from stream_store.kafka.state import State
 
 # So many records are read and dropped rather than looked into once more.
-NEAR_RECORDS = 4_096
+NEAR_RECORDS = BULK_RECORDS
 CUT_RECORDS = 65_536
 MARKS_MAX = 4_096
 

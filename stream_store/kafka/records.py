@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import re
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -42,13 +42,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DAYS_OF_400_YEARS = 146_097
 
 
-class Record(NamedTuple):
-    """What is produced, in the order in which the client takes it."""
-
-    value: bytes | None
-    key: bytes | None
-    timestamp_ms: int
-    headers: Headers
+# Value, key, timestamp in milliseconds, headers. A plain tuple: one with names takes a sixth of an append.
+Record = tuple[bytes | None, bytes | None, int, Headers]
 
 
 def encode(batch: EventBatch, source: str | None) -> Iterator[Record]:
@@ -65,7 +60,7 @@ def encode(batch: EventBatch, source: str | None) -> Iterator[Record]:
         _bytes(types),
         _bytes(subjects),
         _bytes(texts),
-        binaries.to_pylist(),
+        _bytes(binaries),
         _bytes(content_types),
         _bytes(extensions),
         _bytes(_rfc3339(times)),
@@ -94,7 +89,7 @@ def encode(batch: EventBatch, source: str | None) -> Iterator[Record]:
         if stored is not None:
             headers += _attributes(stored)
             headers.append(("ce_outboxheaders", stored))
-        yield Record(binary if text is None else text, subject, stamp, headers)
+        yield (binary if text is None else text), subject, stamp, headers
 
 
 def _attributes(stored: bytes) -> Headers:
@@ -116,10 +111,11 @@ def _attributes(stored: bytes) -> Headers:
     return found
 
 
-def _bytes(texts: pa.Array) -> list[bytes | None]:
+def _bytes(texts: pa.Array) -> Any:
+    if texts.null_count == len(texts):
+        return [None] * len(texts)
     # Not by way of Python's strings: they cannot hold every text that a database can.
-    found: list[bytes | None] = texts.cast(pa.binary()).to_pylist()
-    return found
+    return texts.cast(pa.binary()).to_pylist()
 
 
 def _milliseconds(times: pa.TimestampArray) -> pa.Int64Array:
@@ -135,46 +131,52 @@ def _rfc3339(times: pa.TimestampArray) -> pa.StringArray:
 
 
 def decode(messages: list[Message], topic: str) -> tuple[pa.Int64Array, pa.RecordBatch]:
-    """What each event follows, and the events."""
-    columns_of: list[list[Any]] = [[] for _ in range(9)]
-    ids, previous, types, subjects, texts, binaries, content_types, extensions, times = columns_of
-    message = None
+    """What each event follows, and the events. Column by column: a third faster than event by event."""
+    headers: list[dict[str, Any]] = [dict(message.headers() or ()) for message in messages]
     try:
-        for message in messages:
-            headers: dict[str, Any] = dict(message.headers() or ())
-            value = message.value()
-            declared, kind = headers.get("content-type"), headers.get("ce_outboxdata")
-            text = binary = None
-            if value is not None:
-                if kind == b"text":
-                    text = value
-                elif kind is None and declared == JSON:
-                    text, declared = value, None
-                else:
-                    binary = value
-            ids.append(int(headers["ce_id"]))
-            previous.append(int(headers["ce_previd"]))
-            types.append(headers["ce_type"])
-            times.append(headers["ce_time"])
-            subjects.append(message.key())
-            texts.append(text)
-            binaries.append(binary)
-            content_types.append(declared)
-            extensions.append(headers.get("ce_outboxheaders"))
+        previous = _texts([each["ce_previd"] for each in headers]).cast(pa.int64())
+        texts, binaries, content_types = _content(
+            pa.array([message.value() for message in messages], pa.binary()),
+            pa.array([each.get("content-type") for each in headers], pa.binary()),
+            pa.array([each.get("ce_outboxdata") for each in headers], pa.binary()),
+        )
         columns = [
-            pa.array(ids, pa.int64()),
-            *(_texts(column) for column in (types, subjects, texts)),
-            pa.array(binaries, pa.binary()),
-            *(_texts(column) for column in (content_types, extensions)),
-            _times(times),
+            _texts([each["ce_id"] for each in headers]).cast(pa.int64()),
+            _texts([each["ce_type"] for each in headers]),
+            _texts([message.key() for message in messages]),
+            texts.view(pa.string()),
+            binaries,
+            content_types.view(pa.string()),
+            _texts([each.get("ce_outboxheaders") for each in headers]),
+            _times([each["ce_time"] for each in headers]),
         ]
-    except (KeyError, ValueError, TypeError, pa.ArrowInvalid) as error:
-        assert message is not None
+        rows = pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+        rows.validate()
+    except (KeyError, ValueError, TypeError, AttributeError, pa.ArrowInvalid) as error:
         raise StreamCorrupt(
-            f"topic {topic} holds a record at or before offset {message.offset()} that is no event of this stream ({error!r}): "
-            "somebody else has written there. Let only relays write to it; see docs/stream-kafka.md for how to go on"
+            f"topic {topic} holds a record at offsets {messages[0].offset()} to {messages[-1].offset()} that is no event of this "
+            f"stream ({error!r}): somebody else has written there. Let only relays write to it; see docs/stream-kafka.md for how "
+            "to go on"
         ) from error
-    return pa.array(previous, pa.int64()), pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+    return previous, rows
+
+
+def _content(
+    values: pa.BinaryArray, declared: pa.BinaryArray, kinds: pa.BinaryArray
+) -> tuple[pa.BinaryArray, pa.BinaryArray, pa.BinaryArray]:
+    """Text, bytes, and the content type that the row itself names."""
+    nothing = pa.scalar(None, pa.binary())
+    held = pc.is_valid(values)
+    # JSON that nobody has named so is the usual thing.
+    unnamed = pc.and_(pc.and_(held, pc.is_null(kinds)), pc.fill_null(pc.equal(declared, JSON), False))
+    if pc.all(pc.or_(unnamed, pc.and_(pc.is_null(values), pc.is_null(declared)))).as_py():
+        return values, pa.nulls(len(values), pa.binary()), pa.nulls(len(values), pa.binary())
+    is_text = pc.or_(unnamed, pc.fill_null(pc.equal(kinds, b"text"), False))
+    return (
+        pc.if_else(is_text, values, nothing),
+        pc.if_else(is_text, nothing, values),
+        pc.if_else(unnamed, nothing, declared),
+    )
 
 
 def place_of(message: Message, topic: str) -> Place:

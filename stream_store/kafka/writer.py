@@ -99,8 +99,8 @@ class Writer:
     def wait_until_visible(self, before: int, end: int) -> int:
         """Wait until readers see the topic through the offset `end`, and answer where it ends.
 
-        The commit is decided before its marker is in the partition. Waiting for it is quicker than not to: a
-        transaction that begins earlier is sent away, and comes back after 20 ms.
+        The commit is decided before its marker is in the partition, and readers see it only then. What an append
+        has acknowledged is there for every reader, as on any other backend.
         """
         deadline = time.monotonic() + ANSWER_SECONDS
         try:

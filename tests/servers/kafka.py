@@ -126,6 +126,9 @@ class KafkaServer:
             "transaction.state.log.num.partitions": "1",
             "group.initial.rebalance.delay.ms": "0",
             "log.cleaner.dedupe.buffer.size": str(4 * 2**20),
+            # A broker that was killed may come back before the controller has given it up: that is not for 9 s.
+            "broker.session.timeout.ms": "1500",
+            "broker.heartbeat.interval.ms": "300",
             "num.network.threads": "2",
             "num.io.threads": "2",
         }
