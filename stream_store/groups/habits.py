@@ -17,7 +17,7 @@ class Habits:
     # After this many missed heartbeats the group gives its events to others.
     heartbeats_missed: int = 5
     # One by one, acknowledgements are written together: after this many, or this time. 1 for each at once.
-    ack_every: int = 500
+    ack_every: int = 1000
     ack_seconds: float = 0.2
 
     def __post_init__(self) -> None:

@@ -85,9 +85,8 @@ class SqlStore:
     def transact(self, group_id: int, decide: Callable[[State, int], Change]) -> Any:
         def run(session: Session) -> Any:
             with session.transaction():
-                before = self._load(session, group_id)
-                # After the lock: whoever waited for it must not judge by the time before.
-                change = decide(before, int(session.value("group_now")))
+                before, now_us = self._load(session, group_id)
+                change = decide(before, now_us)
                 _write(session, group_id, before, change)
                 return change.answer
 
@@ -155,12 +154,15 @@ class SqlStore:
         with self._lock:
             self._forget_session()
 
-    def _load(self, session: Session, group_id: int) -> State:
+    def _load(self, session: Session, group_id: int) -> tuple[State, int]:
         found = session.query("group_lock", group_id=group_id)
         if not found:
             raise GroupMissing(
                 f"the group was deleted from {self.place} meanwhile: `outbox group create` makes it again"
             )
+        # Behind the group's lock, for which one may wait long; and before the members are read and locked.
+        # Should we be stopped after that, nobody can beat, and a later time would make us take them for dead.
+        now_us = int(session.value("group_now"))
         settings, head, paused, skipped = found[0]
         lots = []
         for token, events, member, tries, not_before_us, suspect, reason in session.query(
@@ -169,7 +171,8 @@ class SqlStore:
             ids, keys = decode(events)
             lots.append(Lot(token, ids, keys, member, tries, not_before_us, bool(suspect), reason))
         members = [Member(*row) for row in session.query("group_members", group_id=group_id)]
-        return State(_settings(settings), int(head), bool(paused), int(skipped), tuple(lots), tuple(members))
+        state = State(_settings(settings), int(head), bool(paused), int(skipped), tuple(lots), tuple(members))
+        return state, now_us
 
     def _is_there(self) -> bool:
         if self._url.dialect == "sqlite" and not Path(self._url.path).exists():

