@@ -36,6 +36,7 @@ from stream_store import open_stream  # noqa: E402
 OUTBOX = Outbox()
 ROLES = ("shop", "relay", "matching", "books")
 PATIENCE_SECONDS = 120
+KILL_AFTER_SECONDS_MAX = 3.0
 
 
 # Stage 1: an order and its payment, each in the database that owns it.
@@ -122,9 +123,22 @@ def start(role: str, folder: Path, orders: int) -> subprocess.Popen[bytes]:
         return subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
 
 
+def count(folder: Path, database: str, table: str) -> int:
+    with sqlite3.connect(folder / f"{database}.db", timeout=30) as connection:
+        return int(connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+
+
 def booked(folder: Path) -> int:
-    with sqlite3.connect(folder / "books.db", timeout=30) as connection:
-        return int(connection.execute("SELECT count(*) FROM bookings").fetchone()[0])
+    return count(folder, "books", "bookings")
+
+
+def wait_for_progress(folder: Path) -> None:
+    """Until some stage has done something, so that a kill has something to hit; not for long."""
+    stages = (("shop", "written"), ("bank", "written"), ("matching", "seen"), ("books", "bookings"))
+    before = [count(folder, *stage) for stage in stages]
+    deadline = time.monotonic() + KILL_AFTER_SECONDS_MAX
+    while [count(folder, *stage) for stage in stages] == before and time.monotonic() < deadline:
+        time.sleep(0.02)
 
 
 def run(folder: Path, orders: int, kills: int, seed: int) -> None:
@@ -134,7 +148,8 @@ def run(folder: Path, orders: int, kills: int, seed: int) -> None:
     deadline = time.monotonic() + PATIENCE_SECONDS
     try:
         for number in range(kills):
-            time.sleep(chance.uniform(0.2, 1.0))
+            wait_for_progress(folder)
+            time.sleep(chance.uniform(0.0, 0.5))
             role = chance.choice(ROLES)
             processes[role].kill()
             processes[role].wait()
