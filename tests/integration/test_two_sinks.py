@@ -169,5 +169,5 @@ def test_upkeep_and_changed_descriptions_that_meet_a_commit_of_another_are_tried
         sink.run_once()
         before, after = optimize(sink.sinks[0].table)
     assert sorted(refused) == ["ALTER", "OPTIMIZE"]
-    assert (before.files, after.files) == (3, 1)
+    assert before.files > after.files == 1
     case.assert_exact("append")
