@@ -1,4 +1,4 @@
-"""Each backend of the stream beside its client library by itself."""
+"""The Redis stream beside its client library by itself."""
 
 from __future__ import annotations
 
@@ -10,33 +10,22 @@ from bench.measure import Measure, at_least
 from bench.rivals import redis_pipeline
 from bench.scene import Findings
 from stream_store import open_stream
+from tests.servers.redis import DURABLE, EVERY_SECOND, RedisServer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from bench.scene import Run
     from outbox.batch import EventBatch
 
-NAME = "backends"
-TITLE = "Backends"
+NAME = "redis"
+TITLE = "The Redis stream"
 ABOUT = """\
-Appending to a stream and reading it back on each backend, in batches of 10,000 events of about 200 bytes, beside what
-the backend's own client does by itself on the same server: no chain, no compare-and-set, no Arrow. Server and client
-share the machine's cores."""
+Appending to a `redis://` stream and reading it back, in batches of 10,000 events of about 200 bytes, beside what Redis' own
+client does by itself on the same server: no chain, no compare-and-set, no Arrow. Server and client share the machine's
+cores."""
 
 EVENTS_FULL, EVENTS_QUICK = 300_000, 30_000
 BATCH_ROWS = 10_000
 SHARE = 0.8
-
-
-def run(run: Run) -> Findings:
-    events = list(batches(run.rows(EVENTS_FULL, EVENTS_QUICK), BATCH_ROWS))
-    found = Findings([])
-    for section in SECTIONS:
-        part = section(run, events)
-        found.measures.extend(part.measures)
-        found.remarks.extend(part.remarks)
-    return found
 
 
 def append_and_read(url: str, events: list[EventBatch]) -> tuple[float, float]:
@@ -52,9 +41,8 @@ def append_and_read(url: str, events: list[EventBatch]) -> tuple[float, float]:
         return append, count / (time.perf_counter() - started)
 
 
-def redis(run: Run, events: list[EventBatch]) -> Findings:
-    from tests.servers.redis import DURABLE, EVERY_SECOND, RedisServer
-
+def run(run: Run) -> Findings:
+    events = list(batches(run.rows(EVENTS_FULL, EVENTS_QUICK), BATCH_ROWS))
     measures, remarks = [], []
     for settings, name in ((DURABLE, "appendfsync always"), (EVERY_SECOND, "appendfsync everysec")):
         ours, bare, read, bare_read = [], [], [], []
@@ -86,7 +74,3 @@ def compared(name: str, ours: list[float], bare: list[float], rival: str) -> lis
         Measure(f"{name}, {rival}", "events/s", tuple(bare)),
         Measure(f"{name} against {rival}", "×", ratios, at_least(SHARE)),
     ]
-
-
-# One function a backend, each with a server of its own.
-SECTIONS: tuple[Callable[[Run, list[EventBatch]], Findings], ...] = (redis,)
