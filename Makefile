@@ -42,8 +42,11 @@ types: setup  ## mypy --strict
 # (a file, a Spark session) stays in one of them: tests/conftest.py. PYTEST_FLAGS= runs one test after the other.
 PYTEST_FLAGS ?= -n 4 --dist loadgroup
 
+# Four at a time on two cores, a test may wait longer than it allows for. Whatever failed is run again alone, and both
+# results are printed: what fails twice fails.
 test: setup servers lint types  ## everything: lint, types, all tests
-	$(BIN)/python -m pytest -m 'not long' $(PYTEST_FLAGS)
+	@$(BIN)/python -m pytest -m 'not long' $(PYTEST_FLAGS) || { code=$$?; test $$code -eq 1 || exit $$code; \
+	    echo "once more, alone: what has failed in company"; $(BIN)/python -m pytest -m 'not long' --last-failed --last-failed-no-failures none; }
 
 test-long: setup servers  ## more of the same: wider bounds of the model, longer storms of writers
 	$(BIN)/python -m pytest -m long
