@@ -46,7 +46,7 @@ PYTEST_FLAGS ?= -n 4 --dist loadgroup
 # results are printed: what fails twice fails.
 test: setup servers lint types  ## everything: lint, types, all tests
 	@$(BIN)/python -m pytest -m 'not long' $(PYTEST_FLAGS) || { code=$$?; test $$code -eq 1 || exit $$code; \
-	    echo "once more, alone: what has failed in company"; $(BIN)/python -m pytest -m 'not long' --last-failed --last-failed-no-failures none; }
+	    echo "once more, alone: what has failed in company"; $(BIN)/python -m pytest -m 'not long' -n 1 --dist loadgroup --last-failed --last-failed-no-failures none; }
 
 test-long: setup servers  ## more of the same: wider bounds of the model, longer storms of writers
 	$(BIN)/python -m pytest -m long
