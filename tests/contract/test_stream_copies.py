@@ -58,6 +58,29 @@ def facts(url: str) -> tuple[object, ...]:
         return info.tail, info.trimmed_through, info.lost, info.outbox_id, info.source, info.compacted, rows
 
 
+@pytest.mark.parametrize("kind", ["object+file", "s3", "redis", "kafka"])
+def test_copy_goes_to_other_kinds_and_back_again(request, tmp_path, kind):
+    """What was trimmed, lost, dead or erased is so there, too."""
+    fixtures = {"s3": "s3_url", "redis": "redis_stream_url", "kafka": "kafka_url"}
+    elsewhere = request.getfixturevalue(fixtures[kind]) if kind in fixtures else f"{kind}://{tmp_path}/elsewhere"
+    here, back = (url_of("file", tmp_path, name) for name in ("source", "back"))
+    fill(here)
+    with open_stream(here, "write") as source:
+        source.trim(25)
+        source.redact([40, 41])
+        source.append(batch([63, 70], prev_id=60))
+        source.lose(80)
+        source.append(batch(range(81, 90)))
+        with open_stream(elsewhere, "write") as target:
+            copy(source, target)
+            assert copy(source, target).events == 0
+    with open_stream(elsewhere) as source, open_stream(back, "write") as target:
+        copy(source, target)
+    assert facts(elsewhere) == facts(here)
+    assert facts(back) == facts(here)
+    assert check(elsewhere).ok
+
+
 def test_copy_is_the_same_stream_elsewhere(source_url, target_url):
     with open_stream(source_url, "write") as source:
         source.bind("outbox-a", "/shop")
