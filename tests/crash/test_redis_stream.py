@@ -286,6 +286,9 @@ def test_erasure_that_fails_gives_its_memory_back_and_never_touches_that_of_anot
         stream.append(batch(range(1, 30)))
         step, steps = erasing.copy_step, []
 
+        def beside() -> int:
+            return len(client.keys(keys.events.replace("events", "c*")))
+
         def failing(*given: object) -> str:
             steps.append(1)
             if len(steps) == 3:
@@ -294,20 +297,52 @@ def test_erasure_that_fails_gives_its_memory_back_and_never_touches_that_of_anot
                 client.hset(keys.info, "erasing", "another's")
                 raise StreamUnavailable("the test lets this fail")
             if len(steps) == 9:
-                client.xdel(keys.copy, "2-0")
+                client.xdel(keys.erasing(client.hget(keys.info, "erasing").decode())[0], "2-0")
             return step(*given)
 
         monkeypatch.setattr(erasing, "copy_step", failing)
         with pytest.raises(StreamUnavailable, match="lets this fail"):
             stream.redact([4])
-        assert client.exists(keys.copy, keys.chosen) == 0
+        assert beside() == 0
+        client.xadd(keys.erasing("another's")[0], {"a": "b"})
         with pytest.raises(StreamUnavailable, match="lets this fail"):
             stream.redact([4])
-        assert client.exists(keys.copy, keys.chosen) == 2
+        assert beside() == 1
         with pytest.raises(StaleTail, match="removed entries"):
             stream.redact([4])
         assert rows_of(stream.read(0)) == [row(event_id) for event_id in range(1, 30)]
-        assert client.exists(keys.copy, keys.chosen) == 0
+        assert beside() == 0
+
+
+def test_erasure_goes_on_only_while_its_copy_is_whole_so_far(
+    url: str, keys: Keys, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that was overtaken gives up late, on whatever connection: the copy of another stays whole."""
+    monkeypatch.setattr(erasing, "STEP_ENTRIES", 5)
+    with open_stream(url, "write") as stream, open_stream(url, "write") as other:
+        stream.append(batch(range(1, 30)))
+        erasing.take_over(stream._link, keys, "A", url)
+        client.sadd(keys.erasing("A")[1], "5-0")
+        at_a = erasing.copy_step(stream._link, keys, "A", "-", url)
+        erasing.take_over(other._link, keys, "B", url)
+        client.sadd(keys.erasing("B")[1], "7-0")
+        at_b = erasing.copy_step(other._link, keys, "B", "-", url)
+        with pytest.raises(StaleTail, match="another process"):
+            erasing.copy_step(stream._link, keys, "A", at_a, url)
+        erasing._step(stream._link, keys, "A", "")
+        while at_b:
+            at_b = erasing.copy_step(other._link, keys, "B", at_b, url)
+        assert ids_of(other.read(0)) == list(range(1, 30))
+        # A copy that is gone, or ends elsewhere, is never put in place.
+        for spoil in (client.unlink, lambda key: client.xdel(key, "5-0"), lambda key: client.xadd(key, {"a": "b"})):
+            erasing.take_over(other._link, keys, "C", url)
+            at_c = erasing.copy_step(other._link, keys, "C", "-", url)
+            spoil(keys.erasing("C")[0])
+            with pytest.raises(StaleTail, match="nothing was changed"):
+                while at_c:
+                    at_c = erasing.copy_step(other._link, keys, "C", at_c, url)
+        assert ids_of(other.read(0)) == list(range(1, 30))
+        assert check(url).redacted == 1
 
 
 # ---- the server goes away
