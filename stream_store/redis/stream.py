@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import threading
 import time
 from collections import deque
@@ -154,13 +155,18 @@ class RedisStream:
                 raise
             if refused is None:
                 return Appended(Outcome.APPENDED, batch.last_id)
-            return judge(*refused, self._reader.table)
+            rest, tail, trimmed_through = refused
+            if rest.prev_id == tail:
+                # Another's events have taken the place of what this batch began with.
+                return Appended(Outcome.STALE, tail)
+            return judge(rest, tail, trimmed_through, self._reader.table)
 
     def _send(self, batch: EventBatch) -> tuple[EventBatch, int, int] | None:
         """Append part by part; what was refused, the tail and the trimmed range when a part was.
 
-        A part that follows a refused one is refused too: it follows an ID that is not there.
+        A part that follows a refused one is refused too: only the first may follow what others have appended.
         """
+        token = secrets.token_hex(8)
         waiting = deque(parts(batch))
         sent: deque[Part] = deque()
         waits = self._waits(self._address.acks)
@@ -171,7 +177,8 @@ class RedisStream:
             while waiting or sent:
                 while waiting and len(sent) < PARTS_IN_FLIGHT and refused is None:
                     sent.append(waiting.popleft())
-                    link.send(self._packed(sent[-1], [] if waiting else waits))
+                    follows = "" if sent[-1].prev_id == batch.prev_id else token
+                    link.send(self._packed(sent[-1], token, follows, [] if waiting else waits))
                 if refused is not None and not sent:
                     break
                 part = sent.popleft()
@@ -179,7 +186,7 @@ class RedisStream:
                 if refused is not None:
                     continue
                 if isinstance(answers[0], NoScriptError):
-                    # Nothing has run. What was sent behind it followed it, and was refused.
+                    # It has not run, so what was sent behind it was refused.
                     self._drain(sent, waits if not waiting else [])
                     waiting.extendleft([*reversed(sent), part])
                     sent.clear()
@@ -188,12 +195,15 @@ class RedisStream:
                 refused = self._judged(answers, batch, part)
         return refused
 
-    def _packed(self, part: Part, waits: Sequence[tuple[Any, ...]]) -> list[bytes | memoryview]:
+    def _packed(
+        self, part: Part, token: str, follows: str, waits: Sequence[tuple[Any, ...]]
+    ) -> list[bytes | memoryview]:
         """The append script with a part's words, and what is to be waited for behind it."""
         link, keys = self._appending, self._keys
         words = (
             "EVALSHA", APPEND.sha, 3, keys.events, keys.info, keys.units,
             self.stream_id, part.prev_id, part.last_id, part.time_max_us, part.bytes, part.rows, UNIT_ROWS, UNIT_BYTES,
+            token, follows,
         )  # fmt: skip
         head = b"".join(bytes(piece) for piece in link.pack(*words))
         # The number of words stands in front of them all: those of the events are still to come.
@@ -292,7 +302,8 @@ class RedisStream:
             if through <= facts.tail:
                 return
             lost = encode_lost((*facts.lost, (facts.tail, through)))
-            if self._change({"tail": facts.recorded_tail, "lost": facts.lost_json}, {"tail": through, "lost": lost}):
+            expected = {"tail": facts.recorded_tail, "lost": facts.lost_json}
+            if self._change(expected, {"tail": through, "lost": lost, "appending": ""}):
                 return
         raise self._busy()
 

@@ -232,6 +232,37 @@ def test_batch_that_is_overtaken_halfway_is_stale_or_a_duplicate(url: str, monke
         assert other.append(batch(range(9, 20), prev_id=8)).outcome is Outcome.STALE
 
 
+def test_batch_whose_beginning_is_refused_is_refused_as_a_whole(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its second part would follow the tail, behind events of another history."""
+    monkeypatch.setattr(encoding, "PART_ROWS", 10)
+    with open_stream(url, "write") as stream, open_stream(url, "write") as other:
+        stream.append(batch(range(1, 11)))
+        answer = other.append(batch(range(1, 31), salt="another history"))
+        assert (answer.outcome, answer.tail) == (Outcome.STALE, 10)
+        assert rows_of(stream.read(0)) == [row(event_id) for event_id in range(1, 11)]
+
+
+def test_rest_of_a_batch_does_not_follow_what_took_its_beginnings_place(
+    url: str, keys: Keys, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encoding, "PART_ROWS", 10)
+    monkeypatch.setattr(stream_module, "PARTS_IN_FLIGHT", 1)
+    with open_stream(url, "write") as stream, open_stream(url, "write") as other:
+        pack, parts_packed = stream._packed, []
+
+        def overtaken(*given: object) -> object:
+            parts_packed.append(given)
+            if len(parts_packed) == 2:  # the server went back, and another relay was quicker
+                client.delete(keys.events)
+                other.append(batch(range(1, 11), salt="another history"))
+            return pack(*given)
+
+        monkeypatch.setattr(stream, "_packed", overtaken)
+        answer = stream.append(batch(range(1, 31)))
+        assert (answer.outcome, answer.tail) == (Outcome.STALE, 10)
+        assert rows_of(other.read(0)) == [row(event_id, "another history") for event_id in range(1, 11)]
+
+
 def test_second_erasure_takes_over_from_the_first(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(erasing, "STEP_ENTRIES", 5)
     with open_stream(url, "write") as stream, open_stream(url, "write") as other:
