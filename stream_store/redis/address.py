@@ -59,7 +59,7 @@ class Address:
     db: int
     name: str
     acks: Acks
-    # How many replicas the server is to have; None: as many as it has when the stream is opened.
+    # How many replicas the server is to have; None: as many as it has, or ever had, when the stream is opened.
     replicas: int | None
     timeout_seconds: int
     username: str | None = field(repr=False)

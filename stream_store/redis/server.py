@@ -45,6 +45,8 @@ class Server:
     maxmemory_policy: str | None
     replicas: int
     min_replicas: int | None
+    # no-appendfsync-on-rewrite; not shown counts as the worse.
+    syncs_during_rewrites: bool = False
 
     @property
     def sync(self) -> Sync:
@@ -67,12 +69,17 @@ def read_server(link: Link) -> Server:
     """What the server shows of itself. CONFIG is often forbidden: INFO has most of it."""
     info = parse_info(_try(link, "INFO") or b"")
     config: dict[str, str] = {}
-    for pattern in ("appendfsync", "min-replicas-to-write", "save"):
+    for pattern in ("appendfsync", "min-replicas-to-write", "no-appendfsync-on-rewrite", "save"):
         answer = _try(link, "CONFIG", "GET", pattern)
         if isinstance(answer, list):
             words = [word.decode("utf-8", "replace") for word in answer]
             config |= dict(zip(words[::2], words[1::2], strict=True))
     return describe(info, config)
+
+
+def read_run_id(link: Link) -> str | None:
+    """What tells one run of one server from any other; None where it is not shown."""
+    return parse_info(_try(link, "INFO", "server") or b"").get("run_id")
 
 
 def _try(link: Link, *words: str) -> object:
@@ -106,6 +113,7 @@ def describe(info: Mapping[str, str], config: Mapping[str, str]) -> Server:
         maxmemory_policy=info.get("maxmemory_policy"),
         replicas=int(info.get("connected_slaves", "0")),
         min_replicas=int(config["min-replicas-to-write"]) if "min-replicas-to-write" in config else None,
+        syncs_during_rewrites=config.get("no-appendfsync-on-rewrite") == "no",
     )
 
 

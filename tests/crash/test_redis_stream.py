@@ -16,7 +16,7 @@ import pytest
 from outbox.errors import StaleTail, StreamCorrupt, StreamUnavailable, Trimmed, Unsupported, UsageError, WrongPartner
 from stream_store import Outcome, check, open_stream
 from stream_store.redaction import REDACTED_CONTENT_TYPE
-from stream_store.redis import encoding, erasing, link, reader
+from stream_store.redis import encoding, erasing, link, reader, settling
 from stream_store.redis import stream as stream_module
 from stream_store.redis.address import Keys
 from tests.crash.redis_faults import run_and_kill
@@ -370,8 +370,7 @@ def test_erasure_goes_on_only_while_its_copy_is_whole_so_far(
             at_c = erasing.copy_step(other._link, keys, "C", "-", url)
             spoil(keys.erasing("C")[0])
             with pytest.raises(StaleTail, match="nothing was changed"):
-                while at_c:
-                    at_c = erasing.copy_step(other._link, keys, "C", at_c, url)
+                erasing.copy_step(other._link, keys, "C", at_c, url)
         assert ids_of(other.read(0)) == list(range(1, 30))
         assert check(url).redacted == 1
 
@@ -419,6 +418,54 @@ def eventually(attempt: object, seconds: float = 30.0) -> object:
         except StreamUnavailable:
             assert time.monotonic() < deadline
             time.sleep(0.01)
+
+
+def test_idle_writer_notices_a_restart_before_it_appends(
+    server: RedisServer, url: str, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that lost its end would answer TAIL_LOST to it, though all rows are still there to be appended again."""
+    for idle_seconds in (link.IDLE_SECONDS, 0.0):
+        monkeypatch.setattr(link, "IDLE_SECONDS", idle_seconds)
+        with open_stream(url, "write") as stream:
+            server.restart()
+            with server.client() as client:
+                client.delete(keys.events)
+            with pytest.raises(StreamUnavailable):
+                stream.append(batch([10], prev_id=9))
+
+
+def test_tail_that_the_server_lost_while_it_was_to_be_settled_is_not_answered(
+    server: RedisServer, client: redis.Redis, url: str, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settling, "SYNCED_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr(settling, "_SYNC_POLL_SECONDS", 0.01)
+    client.config_set("appendfsync", "everysec")
+    try:
+        with open_stream(url, "write") as stream:
+            stream.append(batch(range(1, 10)))
+            assert stream.settle() == 9
+            wait = stream._settling._wait_for_sync
+
+            def lose_the_end() -> None:
+                client.hset(keys.info, "tail", 5)
+                wait()
+
+            monkeypatch.setattr(stream._settling, "_wait_for_sync", lose_the_end)
+            with pytest.raises(StreamUnavailable, match="through ID 9"):
+                stream.settle()
+
+            def restart() -> None:
+                client.hset(keys.info, "tail", 9)
+                server.restart()
+                with pytest.raises(StreamUnavailable):
+                    stream.info()  # somebody else meets the lost connection first
+
+            monkeypatch.setattr(stream._settling, "_wait_for_sync", restart)
+            with pytest.raises(StreamUnavailable, match="restarted"):
+                stream.settle()
+    finally:
+        with server.client() as again:
+            again.config_set("appendfsync", "always")
 
 
 def test_connections_that_are_cut_lose_nothing(client: redis.Redis, url: str) -> None:
@@ -602,7 +649,9 @@ def test_keys_that_hold_something_else_are_left_alone(client: redis.Redis, url: 
     assert client.xlen(keys.events) == 1
 
 
-def test_server_that_would_evict_the_stream_or_keep_nothing_is_refused(client: redis.Redis, url: str) -> None:
+def test_server_that_would_evict_the_stream_or_keep_nothing_is_refused(
+    client: redis.Redis, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
     client.config_set("maxmemory-policy", "allkeys-lru")
     client.config_set("maxmemory", 10**9)
     try:
@@ -616,8 +665,9 @@ def test_server_that_would_evict_the_stream_or_keep_nothing_is_refused(client: r
         with pytest.raises(Unsupported, match="acks=write"):
             open_stream(url, "write")
         with open_stream(url + "?acks=write", "write") as stream:
+            assert "no row is deleted" in caplog.text
             stream.append(batch([1]))
-            assert stream.settle() == 1
+            assert stream.settle() == 0
     finally:
         client.config_set("appendfsync", "always")
 
@@ -632,6 +682,21 @@ def test_replicas_that_are_not_there_hold_up_the_acknowledgement(url: str) -> No
         with pytest.raises(StreamUnavailable, match="0 instead of 1"):
             stream.settle()
     with open_stream(url + "?acks=write&replicas=1&timeout_seconds=1", "write") as stream:
+        assert stream.append(batch([2])).outcome is Outcome.APPENDED
+
+
+def test_replicas_that_once_were_are_waited_for_until_the_url_says_otherwise(url: str) -> None:
+    with open_stream(url + "?acks=all&replicas=1&timeout_seconds=1", "write"):
+        pass
+    with (
+        open_stream(url + "?timeout_seconds=1", "write") as stream,
+        pytest.raises(StreamUnavailable, match="0 instead of 1"),
+    ):
+        stream.append(batch([1]))
+    with open_stream(url + "?replicas=0", "write") as stream:
+        assert stream.append(batch([1])).outcome is Outcome.DUPLICATE
+        assert stream.settle() == 1
+    with open_stream(url, "write") as stream:
         assert stream.append(batch([2])).outcome is Outcome.APPENDED
 
 
