@@ -6,6 +6,10 @@
 | `majority` | it is durable, and more than half of the copies have it | the same |
 | `all`, the default | it is durable, and every copy has it | the same |
 
+One exception: a Redis server before 7.2 with `appendfsync everysec` has no way to ask for a sync, so an
+append is acknowledged at every level up to a second or two before it is durable. Rows are deleted
+through what `settle` answers there too.
+
 Where a stream has one copy, `majority` and `all` are the same. Whatever the level, the relay
 delivers exactly once: what a crash takes back is still in the out table and is appended again
 under the same IDs.

@@ -135,7 +135,7 @@ class Stream(Protocol):
         """The highest ID that is appended and durable; 0 for an empty stream."""
 
     def append(self, batch: EventBatch) -> Appended:
-        """Append by compare-and-set on the tail. Durable when it answers APPENDED.
+        """Append by compare-and-set on the tail. Durable when it answers APPENDED (durability.py names the exceptions).
 
         After `StreamUnavailable` the stream takes no more appends: whether the batch is in
         it is unknown until it is closed and opened again.

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
-from urllib.parse import parse_qsl, quote, unquote
+from urllib.parse import parse_qsl, unquote
 
 from outbox.errors import StreamLocked, UsageError
+from stream_store.secrecy import is_secret, shown_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from stream_store.stream import Stream, StreamCheck
 
 Mode = Literal["read", "write"]
-_SECRET = re.compile(r"password|secret|token|access_key$|account_key")
+# Their place is a path or a name, and has no user in it.
+_PLAIN = ("file", "memory", "object+file")
 T = TypeVar("T")
 
 
@@ -27,20 +28,30 @@ class StreamUrl:
     """A stream's URL in its parts; `place` is a path or a name."""
 
     scheme: str
-    place: str
-    options: dict[str, str]
+    place: str = field(repr=False)
+    options: dict[str, str] = field(repr=False)
+    # As the URL spells them: percent-encoded in whichever way.
+    spelled_secrets: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
 
     @classmethod
     def parse(cls, url: str) -> StreamUrl:
         """`file:///abs/path`, `file://relative/path`, `file:path`, `s3://bucket/prefix`, `memory://name`, with ?options."""
         scheme, colon, rest = url.partition(":")
         if not colon or "/" in scheme:
-            raise UsageError(f"{url!r} is not a stream URL: write file:///path/of/a/folder")
+            # Not shown: whatever it is, there may be a password in it.
+            raise UsageError("what was given is not a stream URL: write file:///path/of/a/folder")
         place, _, query = rest.partition("?")
-        place = unquote(place.removeprefix("//"))
+        raw = place.removeprefix("//")
+        place = unquote(raw)
         if not place:
-            raise UsageError(f"{url!r} names no place: write {scheme}:///path/of/a/folder")
-        return cls(scheme.lower(), place, dict(parse_qsl(query, keep_blank_values=True)))
+            raise UsageError("the stream URL names no place: write file:///path/of/a/folder")
+        named = {
+            text for name, _, text in (pair.partition("=") for pair in query.split("&")) if is_secret(unquote(name))
+        }
+        # A password with a question mark in it, which should have been encoded.
+        cut = rest.removeprefix("//") if "@" in query and "@" not in raw else raw
+        spelled = frozenset(text for text in (_password_in(cut), *named) if text)
+        return cls(scheme.lower(), place, dict(parse_qsl(query, keep_blank_values=True)), spelled)
 
     @property
     def folder(self) -> Path:
@@ -55,9 +66,19 @@ class StreamUrl:
     @property
     def secrets(self) -> set[str]:
         """What must never be printed of the URL: its password, and options that are one."""
-        user, at, _ = self.place.rpartition("@")
-        named = {text for name, text in self.options.items() if _SECRET.search(name.lower())}
-        return {text for text in {user.partition(":")[2] if at else "", *named} if text}
+        named = {text for name, text in self.options.items() if is_secret(name)}
+        return {text for text in {_password_in(self.place), *named, *self.spelled_secrets} if text}
+
+    @property
+    def shown(self) -> str:
+        """The URL as it may be shown: without a user, and without what options may keep secret."""
+        if self.scheme in _PLAIN:
+            place = self.place
+        else:
+            _, at, behind = self.place.rpartition("@")
+            place = ("***@" if at else "") + behind
+        options = "&".join(shown_option(name, value) for name, value in self.options.items())
+        return f"{self.scheme}://{place}{'?' if options else ''}{options}"
 
     def require_options(self, *known: str) -> None:
         unknown = sorted(set(self.options) - set(known))
@@ -68,13 +89,20 @@ class StreamUrl:
 def without_secrets(url: str) -> str:
     """The URL as it may be shown, also when it is none."""
     try:
-        secrets = StreamUrl.parse(url).secrets
+        parsed = StreamUrl.parse(url)
     except UsageError:
-        return url
-    for secret in secrets:
-        for spelled in (secret, quote(secret, safe=""), quote(secret)):
-            url = url.replace(spelled, "***")
-    return url
+        # Perhaps a password is all that is wrong with it.
+        return "***" if "@" in url else url
+    if "@" in url.partition("?")[2]:
+        # Perhaps a password with a question mark in it: nobody can tell where it ends.
+        return f"{parsed.scheme}://***"
+    return parsed.shown
+
+
+def _password_in(place: str) -> str:
+    """The password of user:password@host/…; '' when there is none."""
+    user, at, _ = place.rpartition("@")
+    return user.partition(":")[2] if at else ""
 
 
 def open_stream(url: str, mode: Mode = "read", *, create: bool = True) -> Stream:

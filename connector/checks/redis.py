@@ -79,6 +79,13 @@ def judge_sync(server: Server, acks: Acks, replicas: int, delete_after: str) -> 
             f"a second or two, and readers may have seen them; {rows}",
             f"{_ALWAYS} (or Redis 7.2, where the relay can ask)",
         )
+    elif acks is Acks.WRITE and not replicas:
+        yield warning(
+            name,
+            "nothing but the server's memory has an event (appendonly no, or appendfsync no, and no replica), so the relay "
+            "deletes no row from the out table",
+            _ALWAYS,
+        )
     elif acks is Acks.WRITE or acks.replicas_needed(replicas):
         yield warning(
             name,
@@ -109,7 +116,7 @@ def judge_replicas(server: Server, acks: Acks, replicas: int, *, expected: int |
         if expected is None:
             yield warning(
                 name,
-                "how many replicas there are is looked up when a relay starts: one that is down then is not waited for",
+                "how many replicas there are is looked up when a relay starts: one that was never up then is not waited for",
                 f"add replicas={server.replicas} to the stream URL",
             )
     else:

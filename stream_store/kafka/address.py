@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from outbox.errors import UsageError
+from stream_store.secrecy import is_secret
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -112,10 +113,6 @@ class Address:
             if is_secret(name) and value:
                 text = text.replace(value, "***")
         return text
-
-
-def is_secret(name: str) -> bool:
-    return re.search(r"password|secret|token|jaas|\.pem$|key\.pem|oauthbearer\.config", name) is not None
 
 
 def _has_port(host: str) -> bool:

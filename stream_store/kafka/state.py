@@ -109,6 +109,19 @@ def tail_of(seen: Seen, state: State, url: str) -> int:
     return state.tail
 
 
+def require_kept(seen: Seen, state: State, url: str) -> None:
+    """Refuse a topic that was made anew under a writer which went on: what was before is gone, though the tail is not.
+
+    `seen` is to be younger than `state`; only then does the topic reach as far as the companion says.
+    """
+    if seen.last is not None and seen.end < state.end_offset and seen.last.id >= state.tail:
+        raise TailLost(
+            f"{url} ends with ID {seen.last.id} at offset {seen.end}, though it reached offset {state.end_offset} with ID "
+            f"{state.tail}: the topic was made anew under its writer, and what it held is gone. Restore it, or relay into a new "
+            "topic and run `outbox rebase`"
+        )
+
+
 def trimmed_of(seen: Seen, first: Place | None, state: State, url: str) -> int:
     """The ID through which events are no longer held, whoever has deleted them: we, or Kafka's retention."""
     if first is not None:

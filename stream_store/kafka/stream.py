@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from outbox.errors import StreamCorrupt, StreamMissing, StreamUnavailable, UsageError, WrongPartner
+from outbox.errors import StaleTail, StreamCorrupt, StreamMissing, StreamUnavailable, UsageError, WrongPartner
 from stream_store.kafka.clients import ANSWER_SECONDS, Clients
 from stream_store.kafka.known import KnownReaders
 from stream_store.kafka.partition import Partition
 from stream_store.kafka.reader import Reader
 from stream_store.kafka.records import encode
-from stream_store.kafka.state import State, tail_of
+from stream_store.kafka.state import State, require_kept, tail_of
 from stream_store.kafka.topics import MESSAGE_BYTES_MAX, READERS, STATE, create, delete_before, describe, exist, require
 from stream_store.kafka.writer import Writer
 from stream_store.outcome import judge, require_sound, require_unused
@@ -81,6 +81,7 @@ class KafkaStream:
         self._writer = Writer(self._clients, self._events, events.number("max.message.bytes", MESSAGE_BYTES_MAX))
         state = self._read_state() or self._begin_state(self._writer, make)
         seen = self._reader.look()
+        require_kept(seen, state, self.url)
         self._end, self._tail = seen.end, tail_of(seen, state, self.url)
         return state
 
@@ -123,7 +124,11 @@ class KafkaStream:
         if self._writer is None and (fresh or clock.monotonic() - self._known_at > STATE_SECONDS):
             state = self._read_state()
             if state is None:
-                raise self._missing()
+                # It was there when it was opened. Whoever opens it again learns whether it is gone for good.
+                raise StreamUnavailable(
+                    f"{self.url}: {self.address.companion} holds nothing any more: it was made anew, or its records are on no broker "
+                    "just now"
+                )
             if state.stream_id != self.stream_id:
                 raise WrongPartner(
                     f"{self.url} was stream {self.stream_id} when it was opened and is {state.stream_id} now"
@@ -161,7 +166,21 @@ class KafkaStream:
                 self._change(replace(self._state, outbox_id=outbox_id, source=source))
 
     def tail(self) -> int:
-        return self._tail if self._writes else self._reader.tail()
+        if not self._writes:
+            return self._reader.tail()
+        # Not while an append is under way: the topic's end moves before we know of it.
+        with self._lock:
+            _, end = self._events.bounds()
+            if end > self._end:
+                raise StaleTail(
+                    f"{self.url} ended at offset {self._end} with ID {self._tail}, and ends at {end} now: another writer has taken over"
+                )
+            if end < self._end:
+                raise StreamUnavailable(
+                    f"{self.url} ended at offset {self._end} with ID {self._tail}, and ends at {end} now: its broker was replaced, or "
+                    "the topic was made anew; open it again"
+                )
+            return self._tail
 
     def append(self, batch: EventBatch) -> Appended:
         require_sound(batch)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaException
 
@@ -76,9 +76,8 @@ class Writer:
                 try:
                     produce(topic, value, key, 0, timestamp=timestamp_ms, headers=headers)
                 except BufferError:
-                    self._make_room(producer)
-                    produce(topic, value, key, 0, timestamp=timestamp_ms, headers=headers)
-            self._say(producer, state)
+                    self._produce(producer, topic, value, key, 0, timestamp=timestamp_ms, headers=headers)
+            self._produce(producer, self._clients.address.companion, state.encode(), STATE_KEY, STATE)
             producer.commit_transaction(ANSWER_SECONDS)
         except KafkaException as failure:
             fault = self._clients.fault(failure, "appending", producer)
@@ -121,11 +120,11 @@ class Writer:
             self._failure = error
             raise
 
-    def _say(self, producer: Producer, state: State) -> None:
-        companion = self._clients.address.companion
+    def _produce(self, producer: Producer, *record: Any, **more: Any) -> None:
+        """Hand over a record, when there is room for it: a large one may need that of many."""
         while True:
             try:
-                producer.produce(companion, state.encode(), STATE_KEY, STATE)
+                producer.produce(*record, **more)
             except BufferError:
                 self._make_room(producer)
             else:

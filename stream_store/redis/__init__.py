@@ -9,6 +9,7 @@
 | `server.py` | what the server offers, and what that makes of an append |
 | `encoding.py`, `decoding.py` | Arrow to entries and back |
 | `reader.py` | reading, seeking, cutting |
+| `settling.py` | waiting until events are durable |
 | `erasing.py` | redaction |
 | `stream.py` | the stream |
 | `inspection.py` | reading everything, naming damage |

@@ -35,13 +35,18 @@ class Keys:
     info: str
     units: str
     readers: str
-    # While content is being erased: the events without it, and the IDs it is erased from.
-    copy: str
-    chosen: str
 
     @classmethod
     def of(cls, name: str) -> Keys:
-        return cls(*(f"outbox:{{{name}}}:{part}" for part in ("events", "info", "units", "readers", "copy", "chosen")))
+        return cls(*(f"outbox:{{{name}}}:{part}" for part in ("events", "info", "units", "readers")))
+
+    def erasing(self, token: str) -> tuple[str, str]:
+        """While content is being erased under a token: the events without it, and the IDs it is erased from.
+
+        Nobody else's have the same names, so whoever comes too late spoils only his own.
+        """
+        place = self.events.removesuffix("events")
+        return f"{place}copy:{token}", f"{place}chosen:{token}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,7 @@ class Address:
     db: int
     name: str
     acks: Acks
-    # How many replicas the server is to have; None: as many as it has when the stream is opened.
+    # How many replicas the server is to have; None: as many as it has, or ever had, when the stream is opened.
     replicas: int | None
     timeout_seconds: int
     username: str | None = field(repr=False)

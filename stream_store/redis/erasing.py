@@ -1,7 +1,8 @@
 """Erasing content. An entry cannot be changed, so the stream is copied without it, and the copy takes its place.
 
 The copy is made in steps that keep nobody waiting, and the last step puts it in place: what was
-appended meanwhile is in it. A crash leaves the stream as it was, and a copy that the next try removes.
+appended meanwhile is in it. A crash leaves the stream as it was, and a copy that the next try removes. Each try has keys of its own, named by
+its token; only the one whose token the info hash has goes on, and only while its copy is whole so far.
 The server's files hold the old content until they are written anew, which is asked for at the end.
 """
 
@@ -14,7 +15,7 @@ from uuid import uuid4
 
 from outbox.errors import OutboxError, StaleTail, StreamUnavailable
 from stream_store.redaction import REDACTED_CONTENT_TYPE
-from stream_store.redis.scripts import ERASE
+from stream_store.redis.scripts import ERASE, TAKE
 from stream_store.redis.server import parse_info
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 STEP_ENTRIES = 1_000
 REWRITE_SECONDS_MAX = 600.0
 _POLL_SECONDS = 0.05
+_TRIES_MAX = 100
 
 
 def with_content(link: Link, keys: Keys, ids: Sequence[int]) -> list[int]:
@@ -47,18 +49,28 @@ def with_content(link: Link, keys: Keys, ids: Sequence[int]) -> list[int]:
 def erase(link: Link, keys: Keys, ids: Sequence[int], url: str) -> None:
     """Put the stream in its place without the content of these events."""
     token = str(uuid4())
-    link.calls([("HSET", keys.info, "erasing", token), ("UNLINK", keys.copy, keys.chosen)])
+    _, chosen = keys.erasing(token)
+    take_over(link, keys, token, url)
     try:
         for start in range(0, len(ids), STEP_ENTRIES):
-            link.call("SADD", keys.chosen, *(f"{number}-0" for number in ids[start : start + STEP_ENTRIES]))
+            link.call("SADD", chosen, *(f"{number}-0" for number in ids[start : start + STEP_ENTRIES]))
         begin = "-"
         while begin:
             begin = copy_step(link, keys, token, begin, url)
     except BaseException:
-        # The memory of the copy is given back, if the server still listens and the copy is still ours.
+        # The memory of the copy is given back, if the server still listens.
         with suppress(OutboxError):
             _step(link, keys, token, "")
         raise
+
+
+def take_over(link: Link, keys: Keys, token: str, url: str) -> None:
+    """Make the token the one that erases, and give back the memory of the one before, who may have died."""
+    for _ in range(_TRIES_MAX):
+        before = (link.call("HGET", keys.info, "erasing") or b"").decode("utf-8", "replace")
+        if link.run(TAKE, [keys.info, *keys.erasing(before)], before, token) == 1:
+            return
+    raise StaleTail(f"other processes begin to erase events of {url} all the time: try again when they are done")
 
 
 def copy_step(link: Link, keys: Keys, token: str, begin: str, url: str) -> str:
@@ -74,7 +86,7 @@ def copy_step(link: Link, keys: Keys, token: str, begin: str, url: str) -> str:
 def _step(link: Link, keys: Keys, token: str, begin: str) -> Any:
     return link.run(
         ERASE,
-        [keys.events, keys.info, keys.copy, keys.chosen],
+        [keys.events, keys.info, *keys.erasing(token)],
         token,
         begin,
         STEP_ENTRIES,

@@ -30,6 +30,8 @@ class Facts:
     has_events: bool
     unit_bytes: int
     unscrubbed: bool
+    # The most that the server has had, or what a URL has said since.
+    replicas: int
 
     @property
     def tail(self) -> int:
@@ -79,6 +81,7 @@ def read_facts(link: Link, keys: Keys, url: str, stream_id: str | None) -> Facts
             has_events=exists == 1,
             unit_bytes=int(found.get("unit_bytes", "0")),
             unscrubbed=found.get("unscrubbed") == "1",
+            replicas=int(found.get("replicas") or "0"),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise StreamCorrupt(f"{url}: the hash {keys.info} cannot be read ({error}): somebody has changed it") from error

@@ -45,14 +45,19 @@ class Link:
                 raise UsageError(str(error)) from error
             raise
 
-    def refresh(self) -> None:
-        """Make a connection that was closed while it lay idle anew, before anything is sent over it."""
+    def refresh(self) -> bool:
+        """Make a connection that was closed while it lay idle anew, before anything is sent over it.
+
+        Answers whether it was: the server may have been restarted meanwhile.
+        """
         if time.monotonic() - self._used_at < IDLE_SECONDS:
-            return
+            return False
         try:
             self.call("PING")
         except StreamUnavailable:
             self.call("PING")
+            return True
+        return False
 
     def close(self) -> None:
         # Not under the lock: whoever waits for an answer is to wait no longer.

@@ -44,6 +44,8 @@ class Server:
     maxmemory_policy: str | None
     replicas: int
     min_replicas: int | None
+    # no-appendfsync-on-rewrite; not shown counts as the worse.
+    syncs_during_rewrites: bool = False
 
     @property
     def sync(self) -> Sync:
@@ -64,14 +66,19 @@ class Server:
 
 def read_server(link: Link) -> Server:
     """What the server shows of itself. CONFIG is often forbidden: INFO has most of it."""
-    names = ("appendfsync", "min-replicas-to-write", "save")
+    names = ("appendfsync", "min-replicas-to-write", "no-appendfsync-on-rewrite", "save")
     answers = link.attempts([("INFO",), *(("CONFIG", "GET", name) for name in names)])
     config: dict[str, str] = {}
     for answer in answers[1:]:
         if isinstance(answer, list):
             words = [word.decode("utf-8", "replace") for word in answer]
             config |= dict(zip(words[::2], words[1::2], strict=True))
-    return describe(parse_info(answers[0]), config)
+    return describe(parse_info(answers[0] or b""), config)
+
+
+def read_run_id(link: Link) -> str | None:
+    """What tells one run of one server from any other; None where it is not shown."""
+    return parse_info(link.attempts([("INFO", "server")])[0] or b"").get("run_id")
 
 
 def parse_info(text: object) -> dict[str, str]:
@@ -93,6 +100,7 @@ def describe(info: Mapping[str, str], config: Mapping[str, str]) -> Server:
         maxmemory_policy=info.get("maxmemory_policy"),
         replicas=int(info.get("connected_slaves", "0")),
         min_replicas=int(config["min-replicas-to-write"]) if "min-replicas-to-write" in config else None,
+        syncs_during_rewrites=config.get("no-appendfsync-on-rewrite") == "no",
     )
 
 

@@ -1,10 +1,16 @@
-"""The Redis stream. Any number of processes may write it: the append script makes that harmless."""
+"""The Redis stream. Any number of processes may write it: the append script makes that harmless.
+
+An append is durable when it is acknowledged, but for `acks=write`, and for servers before 7.2 with
+`appendfsync everysec`, which cannot be asked to sync: there it is a second or two later. Rows are
+deleted through what `settle` answers, whatever the server.
+"""
 
 from __future__ import annotations
 
 import json
+import logging
+import secrets
 import threading
-import time
 from collections import deque
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -13,7 +19,6 @@ from uuid import uuid4
 from redis.exceptions import NoScriptError, ResponseError
 
 from outbox.errors import StaleTail, StreamCorrupt, StreamMissing, StreamUnavailable, UsageError, WrongPartner
-from stream_store.durability import Acks
 from stream_store.outcome import judge, require_sound, require_unused
 from stream_store.readers import Reader as KnownReader
 from stream_store.redaction import id_set
@@ -24,7 +29,8 @@ from stream_store.redis.link import Link
 from stream_store.redis.reader import Reader
 from stream_store.redis.refusal import as_ours
 from stream_store.redis.scripts import APPEND, CHANGE, CREATE, TRIM
-from stream_store.redis.server import Sync, parse_info, read_server, require_fit
+from stream_store.redis.server import read_run_id, read_server, require_fit
+from stream_store.redis.settling import Settling
 from stream_store.stream import Appended, Outcome, StreamInfo
 
 if TYPE_CHECKING:
@@ -39,6 +45,8 @@ if TYPE_CHECKING:
     from stream_store.redis.facts import Facts
     from stream_store.stream import Cut
 
+log = logging.getLogger(__name__)
+
 # While the server runs one part, the next is on its way.
 PARTS_IN_FLIGHT = 2
 UNIT_ROWS = 1_000
@@ -46,10 +54,6 @@ UNIT_BYTES = 1 << 20
 # Removed in one step.
 TRIM_IDS = 100_000
 _TRIES_MAX = 100
-# appendfsync everysec, as the server's source has it: a write waits up to 2 s for a sync that is
-# under way; the next sync begins when the second changes; a sync that is under way shows in INFO.
-SYNCED_AFTER_SECONDS = 4.0
-_SYNC_POLL_SECONDS = 0.5
 
 
 class RedisStream:
@@ -62,6 +66,7 @@ class RedisStream:
         self._writes = writing
         self._closed = threading.Event()
         self._broken: str | None = None
+        self._run_id: str | None = None
         # Appends have a connection of their own: a long wait in `settle` must not hold them up.
         self._appending, self._link = Link(address), Link(address)
         self._lock = threading.RLock()
@@ -69,17 +74,30 @@ class RedisStream:
         try:
             self._link.open()
             self._server = read_server(self._link)
-            self._replicas = self._server.replicas if address.replicas is None else address.replicas
             self.stream_id = self._open(create=create)
+            if writing:
+                # Now, not with the first append: a server that is restarted until then is to be noticed.
+                self._appending.open()
+                self._run_id = read_run_id(self._appending)
         except BaseException:
             self.close()
             raise
 
     def _open(self, *, create: bool) -> str:
-        if self._writes:
-            require_fit(self._server, self._address.acks, self._replicas, self.url)
         facts = read_facts(self._link, self._keys, self.url, None)
+        replicas = self._count_replicas(facts.replicas if facts else 0)
+        self._settling = Settling(self._link, self._address, self._server, replicas, self._closed)
+        if self._writes:
+            require_fit(self._server, self._address.acks, replicas, self.url)
+            if not self._settling.can_settle:
+                log.warning(
+                    "%s: the server keeps nothing on a disk and has no replica, so no row is deleted from the out table: "
+                    "set appendonly yes and appendfsync always",
+                    self.url,
+                )
         if facts is not None:
+            if self._writes and replicas != facts.replicas:
+                self._link.call("HSET", self._keys.info, "replicas", replicas)
             return facts.stream_id
         if not (self._writes and create):
             raise StreamMissing(f"there is no stream at {self.url}")
@@ -89,7 +107,15 @@ class RedisStream:
                 f"{self.url}: the keys {self._keys.events} and {self._keys.info} are in use, and are no stream of ours: "
                 "choose another name, or remove them"
             )
+        if replicas:
+            self._link.call("HSET", self._keys.info, "replicas", replicas)
         return bytes(made).decode()
+
+    def _count_replicas(self, recorded: int) -> int:
+        """How many replicas are to have each event: never fewer than there once were, unless the URL says so."""
+        if self._address.replicas is not None:
+            return self._address.replicas
+        return max(recorded, self._server.replicas)
 
     def facts(self) -> Facts:
         """The info hash now."""
@@ -154,24 +180,33 @@ class RedisStream:
                 raise
             if refused is None:
                 return Appended(Outcome.APPENDED, batch.last_id)
-            return judge(*refused, self._reader.table)
+            rest, tail, trimmed_through = refused
+            if rest.prev_id == tail:
+                # Another's events have taken the place of what this batch began with.
+                return Appended(Outcome.STALE, tail)
+            return judge(rest, tail, trimmed_through, self._reader.table)
 
     def _send(self, batch: EventBatch) -> tuple[EventBatch, int, int] | None:
         """Append part by part; what was refused, the tail and the trimmed range when a part was.
 
-        A part that follows a refused one is refused too: it follows an ID that is not there.
+        A part that follows a refused one is refused too: only the first may follow what others have appended.
         """
+        token = secrets.token_hex(8)
         waiting = deque(parts(batch))
         sent: deque[Part] = deque()
-        waits = self._waits(self._address.acks)
+        waits = self._settling.waits(self._address.acks)
         refused: tuple[EventBatch, int, int] | None = None
         link = self._appending
         with link.lock:
-            link.refresh()
+            if link.refresh() and read_run_id(link) != self._run_id:
+                raise StreamUnavailable(
+                    f"{self.url}: the server was restarted, or is another one: the stream is opened again"
+                )
             while waiting or sent:
                 while waiting and len(sent) < PARTS_IN_FLIGHT and refused is None:
                     sent.append(waiting.popleft())
-                    link.send(self._packed(sent[-1], [] if waiting else waits))
+                    follows = "" if sent[-1].prev_id == batch.prev_id else token
+                    link.send(self._packed(sent[-1], token, follows, [] if waiting else waits))
                 if refused is not None and not sent:
                     break
                 part = sent.popleft()
@@ -179,7 +214,7 @@ class RedisStream:
                 if refused is not None:
                     continue
                 if isinstance(answers[0], NoScriptError):
-                    # Nothing has run. What was sent behind it followed it, and was refused.
+                    # It has not run, so what was sent behind it was refused.
                     self._drain(sent, waits if not waiting else [])
                     waiting.extendleft([*reversed(sent), part])
                     sent.clear()
@@ -188,12 +223,15 @@ class RedisStream:
                 refused = self._judged(answers, batch, part)
         return refused
 
-    def _packed(self, part: Part, waits: Sequence[tuple[Any, ...]]) -> list[bytes | memoryview]:
+    def _packed(
+        self, part: Part, token: str, follows: str, waits: Sequence[tuple[Any, ...]]
+    ) -> list[bytes | memoryview]:
         """The append script with a part's words, and what is to be waited for behind it."""
         link, keys = self._appending, self._keys
         words = (
             "EVALSHA", APPEND.sha, 3, keys.events, keys.info, keys.units,
             self.stream_id, part.prev_id, part.last_id, part.time_max_us, part.bytes, part.rows, UNIT_ROWS, UNIT_BYTES,
+            token, follows,
         )  # fmt: skip
         head = b"".join(bytes(piece) for piece in link.pack(*words))
         # The number of words stands in front of them all: those of the events are still to come.
@@ -222,52 +260,11 @@ class RedisStream:
             rest = batch.after(part.prev_id)
             assert rest is not None
             return rest, int(more[0]), int(more[1])
-        self._require_waited(answers[1:], self._address.acks)
+        self._settling.require_waited(answers[1:], self._address.acks)
         return None
 
     def settle(self) -> int:
-        tail = self.facts().tail
-        # What the server can do, when an append has not waited for it.
-        acks = Acks.ALL if self._address.acks is Acks.WRITE else self._address.acks
-        waits = self._waits(acks)
-        if waits:
-            # Waiting counts from the last write of this connection, so there has to be one.
-            _, *answers = self._link.calls([("HSET", self._keys.info, "settling", tail), *waits])
-            self._require_waited(answers, acks)
-        if self._server.sync is Sync.EVERY_SECOND:
-            self._wait_for_sync()
-        return tail
-
-    def _waits(self, acks: Acks) -> list[tuple[Any, ...]]:
-        """The commands that wait until an event is as durable as the level asks for."""
-        milliseconds = self._address.timeout_seconds * 500  # well before the connection counts as lost
-        replicas = acks.replicas_needed(self._replicas)
-        waits: list[tuple[Any, ...]] = [("WAIT", replicas, milliseconds)] if replicas else []
-        if acks is not Acks.WRITE and self._server.sync is Sync.ASKED:
-            waits.append(("WAITAOF", 1, 0, milliseconds))
-        return waits
-
-    def _require_waited(self, answers: Sequence[Any], acks: Acks) -> None:
-        for (command, wanted, *_), answer in zip(self._waits(acks) if answers else [], answers, strict=True):
-            have = answer[0] if isinstance(answer, list) else answer
-            if have < wanted:
-                what = "of the replicas have it" if command == "WAIT" else "servers have it on the disk"
-                raise StreamUnavailable(
-                    f"{self.url}: the events are on the server, but {have} instead of {wanted} {what}: see whether the "
-                    f"replicas are up; acks={acks.value} in the URL says how many it takes"
-                )
-
-    def _wait_for_sync(self) -> None:
-        """Return when the server has synced its file after now, as far as it lets that be seen."""
-        since, idle = time.monotonic(), 0
-        while idle < 2:
-            if self._closed.wait(_SYNC_POLL_SECONDS):
-                raise StreamUnavailable(f"{self.url} is closed")
-            info = parse_info(self._link.call("INFO", "persistence"))
-            if info.get("aof_last_write_status", "ok") != "ok":
-                raise StreamUnavailable(f"{self.url}: the server cannot write its append-only file: look at its disk")
-            is_idle = info.get("aof_pending_bio_fsync", "0") == "0"
-            idle = idle + 1 if is_idle and time.monotonic() - since > SYNCED_AFTER_SECONDS else 0
+        return self._settling.settle(lambda: self.facts().tail)
 
     def read(self, after: int, through: int | None = None) -> Iterator[EventBatch]:
         return self._reader.read(after, through)
@@ -292,7 +289,8 @@ class RedisStream:
             if through <= facts.tail:
                 return
             lost = encode_lost((*facts.lost, (facts.tail, through)))
-            if self._change({"tail": facts.recorded_tail, "lost": facts.lost_json}, {"tail": through, "lost": lost}):
+            expected = {"tail": facts.recorded_tail, "lost": facts.lost_json}
+            if self._change(expected, {"tail": through, "lost": lost, "appending": ""}):
                 return
         raise self._busy()
 

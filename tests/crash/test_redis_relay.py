@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stream_store import open_stream
-from stream_store.redis import stream as redis_stream
+from stream_store.redis import settling
 from tests.crash.outbox_case import NEVER, OutboxCase
 from tests.crash.relay_process import running, until
 from tests.servers.redis import EVERY_SECOND, RedisServer, fresh_name
@@ -36,8 +36,8 @@ def lossy() -> Iterator[RedisServer]:
 @pytest.fixture
 def quick_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     """Relays in the test's own process do not wait for the server's sync as long as it may take."""
-    monkeypatch.setattr(redis_stream, "SYNCED_AFTER_SECONDS", 0.0)
-    monkeypatch.setattr(redis_stream, "_SYNC_POLL_SECONDS", 0.05)
+    monkeypatch.setattr(settling, "SYNCED_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr(settling, "_SYNC_POLL_SECONDS", 0.05)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import pytest
 from outbox.errors import StaleTail, StreamCorrupt, StreamUnavailable, Trimmed, Unsupported, UsageError, WrongPartner
 from stream_store import Outcome, check, open_stream
 from stream_store.redaction import REDACTED_CONTENT_TYPE
-from stream_store.redis import encoding, erasing, link, reader
+from stream_store.redis import encoding, erasing, link, reader, settling
 from stream_store.redis import stream as stream_module
 from stream_store.redis.address import Keys
 from tests.crash.redis_faults import run_and_kill
@@ -232,6 +232,37 @@ def test_batch_that_is_overtaken_halfway_is_stale_or_a_duplicate(url: str, monke
         assert other.append(batch(range(9, 20), prev_id=8)).outcome is Outcome.STALE
 
 
+def test_batch_whose_beginning_is_refused_is_refused_as_a_whole(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its second part would follow the tail, behind events of another history."""
+    monkeypatch.setattr(encoding, "PART_ROWS", 10)
+    with open_stream(url, "write") as stream, open_stream(url, "write") as other:
+        stream.append(batch(range(1, 11)))
+        answer = other.append(batch(range(1, 31), salt="another history"))
+        assert (answer.outcome, answer.tail) == (Outcome.STALE, 10)
+        assert rows_of(stream.read(0)) == [row(event_id) for event_id in range(1, 11)]
+
+
+def test_rest_of_a_batch_does_not_follow_what_took_its_beginnings_place(
+    url: str, keys: Keys, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encoding, "PART_ROWS", 10)
+    monkeypatch.setattr(stream_module, "PARTS_IN_FLIGHT", 1)
+    with open_stream(url, "write") as stream, open_stream(url, "write") as other:
+        pack, parts_packed = stream._packed, []
+
+        def overtaken(*given: object) -> object:
+            parts_packed.append(given)
+            if len(parts_packed) == 2:  # the server went back, and another relay was quicker
+                client.delete(keys.events)
+                other.append(batch(range(1, 11), salt="another history"))
+            return pack(*given)
+
+        monkeypatch.setattr(stream, "_packed", overtaken)
+        answer = stream.append(batch(range(1, 31)))
+        assert (answer.outcome, answer.tail) == (Outcome.STALE, 10)
+        assert rows_of(other.read(0)) == [row(event_id, "another history") for event_id in range(1, 11)]
+
+
 def test_second_erasure_takes_over_from_the_first(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(erasing, "STEP_ENTRIES", 5)
     with open_stream(url, "write") as stream, open_stream(url, "write") as other:
@@ -286,6 +317,9 @@ def test_erasure_that_fails_gives_its_memory_back_and_never_touches_that_of_anot
         stream.append(batch(range(1, 30)))
         step, steps = erasing.copy_step, []
 
+        def beside() -> int:
+            return len(client.keys(keys.events.replace("events", "c*")))
+
         def failing(*given: object) -> str:
             steps.append(1)
             if len(steps) == 3:
@@ -294,20 +328,51 @@ def test_erasure_that_fails_gives_its_memory_back_and_never_touches_that_of_anot
                 client.hset(keys.info, "erasing", "another's")
                 raise StreamUnavailable("the test lets this fail")
             if len(steps) == 9:
-                client.xdel(keys.copy, "2-0")
+                client.xdel(keys.erasing(client.hget(keys.info, "erasing").decode())[0], "2-0")
             return step(*given)
 
         monkeypatch.setattr(erasing, "copy_step", failing)
         with pytest.raises(StreamUnavailable, match="lets this fail"):
             stream.redact([4])
-        assert client.exists(keys.copy, keys.chosen) == 0
+        assert beside() == 0
+        client.xadd(keys.erasing("another's")[0], {"a": "b"})
         with pytest.raises(StreamUnavailable, match="lets this fail"):
             stream.redact([4])
-        assert client.exists(keys.copy, keys.chosen) == 2
+        assert beside() == 1
         with pytest.raises(StaleTail, match="removed entries"):
             stream.redact([4])
         assert rows_of(stream.read(0)) == [row(event_id) for event_id in range(1, 30)]
-        assert client.exists(keys.copy, keys.chosen) == 0
+        assert beside() == 0
+
+
+def test_erasure_goes_on_only_while_its_copy_is_whole_so_far(
+    url: str, keys: Keys, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that was overtaken gives up late, on whatever connection: the copy of another stays whole."""
+    monkeypatch.setattr(erasing, "STEP_ENTRIES", 5)
+    with open_stream(url, "write") as stream, open_stream(url, "write") as other:
+        stream.append(batch(range(1, 30)))
+        erasing.take_over(stream._link, keys, "A", url)
+        client.sadd(keys.erasing("A")[1], "5-0")
+        at_a = erasing.copy_step(stream._link, keys, "A", "-", url)
+        erasing.take_over(other._link, keys, "B", url)
+        client.sadd(keys.erasing("B")[1], "7-0")
+        at_b = erasing.copy_step(other._link, keys, "B", "-", url)
+        with pytest.raises(StaleTail, match="another process"):
+            erasing.copy_step(stream._link, keys, "A", at_a, url)
+        erasing._step(stream._link, keys, "A", "")
+        while at_b:
+            at_b = erasing.copy_step(other._link, keys, "B", at_b, url)
+        assert ids_of(other.read(0)) == list(range(1, 30))
+        # A copy that is gone, or ends elsewhere, is never put in place.
+        for spoil in (client.unlink, lambda key: client.xdel(key, "5-0"), lambda key: client.xadd(key, {"a": "b"})):
+            erasing.take_over(other._link, keys, "C", url)
+            at_c = erasing.copy_step(other._link, keys, "C", "-", url)
+            spoil(keys.erasing("C")[0])
+            with pytest.raises(StaleTail, match="nothing was changed"):
+                erasing.copy_step(other._link, keys, "C", at_c, url)
+        assert ids_of(other.read(0)) == list(range(1, 30))
+        assert check(url).redacted == 1
 
 
 # ---- the server goes away
@@ -353,6 +418,54 @@ def eventually(attempt: object, seconds: float = 30.0) -> object:
         except StreamUnavailable:
             assert time.monotonic() < deadline
             time.sleep(0.01)
+
+
+def test_idle_writer_notices_a_restart_before_it_appends(
+    server: RedisServer, url: str, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that lost its end would answer TAIL_LOST to it, though all rows are still there to be appended again."""
+    for idle_seconds in (link.IDLE_SECONDS, 0.0):
+        monkeypatch.setattr(link, "IDLE_SECONDS", idle_seconds)
+        with open_stream(url, "write") as stream:
+            server.restart()
+            with server.client() as client:
+                client.delete(keys.events)
+            with pytest.raises(StreamUnavailable):
+                stream.append(batch([10], prev_id=9))
+
+
+def test_tail_that_the_server_lost_while_it_was_to_be_settled_is_not_answered(
+    server: RedisServer, client: redis.Redis, url: str, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settling, "SYNCED_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr(settling, "_SYNC_POLL_SECONDS", 0.01)
+    client.config_set("appendfsync", "everysec")
+    try:
+        with open_stream(url, "write") as stream:
+            stream.append(batch(range(1, 10)))
+            assert stream.settle() == 9
+            wait = stream._settling._wait_for_sync
+
+            def lose_the_end() -> None:
+                client.hset(keys.info, "tail", 5)
+                wait()
+
+            monkeypatch.setattr(stream._settling, "_wait_for_sync", lose_the_end)
+            with pytest.raises(StreamUnavailable, match="through ID 9"):
+                stream.settle()
+
+            def restart() -> None:
+                client.hset(keys.info, "tail", 9)
+                server.restart()
+                with pytest.raises(StreamUnavailable):
+                    stream.info()  # somebody else meets the lost connection first
+
+            monkeypatch.setattr(stream._settling, "_wait_for_sync", restart)
+            with pytest.raises(StreamUnavailable, match="restarted"):
+                stream.settle()
+    finally:
+        with server.client() as again:
+            again.config_set("appendfsync", "always")
 
 
 def test_connections_that_are_cut_lose_nothing(client: redis.Redis, url: str) -> None:
@@ -536,7 +649,9 @@ def test_keys_that_hold_something_else_are_left_alone(client: redis.Redis, url: 
     assert client.xlen(keys.events) == 1
 
 
-def test_server_that_would_evict_the_stream_or_keep_nothing_is_refused(client: redis.Redis, url: str) -> None:
+def test_server_that_would_evict_the_stream_or_keep_nothing_is_refused(
+    client: redis.Redis, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
     client.config_set("maxmemory-policy", "allkeys-lru")
     client.config_set("maxmemory", 10**9)
     try:
@@ -550,8 +665,9 @@ def test_server_that_would_evict_the_stream_or_keep_nothing_is_refused(client: r
         with pytest.raises(Unsupported, match="acks=write"):
             open_stream(url, "write")
         with open_stream(url + "?acks=write", "write") as stream:
+            assert "no row is deleted" in caplog.text
             stream.append(batch([1]))
-            assert stream.settle() == 1
+            assert stream.settle() == 0
     finally:
         client.config_set("appendfsync", "always")
 
@@ -566,6 +682,21 @@ def test_replicas_that_are_not_there_hold_up_the_acknowledgement(url: str) -> No
         with pytest.raises(StreamUnavailable, match="0 instead of 1"):
             stream.settle()
     with open_stream(url + "?acks=write&replicas=1&timeout_seconds=1", "write") as stream:
+        assert stream.append(batch([2])).outcome is Outcome.APPENDED
+
+
+def test_replicas_that_once_were_are_waited_for_until_the_url_says_otherwise(url: str) -> None:
+    with open_stream(url + "?acks=all&replicas=1&timeout_seconds=1", "write"):
+        pass
+    with (
+        open_stream(url + "?timeout_seconds=1", "write") as stream,
+        pytest.raises(StreamUnavailable, match="0 instead of 1"),
+    ):
+        stream.append(batch([1]))
+    with open_stream(url + "?replicas=0", "write") as stream:
+        assert stream.append(batch([1])).outcome is Outcome.DUPLICATE
+        assert stream.settle() == 1
+    with open_stream(url, "write") as stream:
         assert stream.append(batch([2])).outcome is Outcome.APPENDED
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from outbox.errors import StreamCorrupt, TailLost
-from stream_store.kafka.state import Place, Seen, State, tail_of, trimmed_of
+from stream_store.kafka.state import Place, Seen, State, require_kept, tail_of, trimmed_of
 from stream_store.kafka.topics import FOREVER, Topic, judge
 
 URL = "kafka://broker/t"
@@ -40,6 +40,16 @@ def test_topic_whose_events_were_all_deleted_ends_where_the_companion_says():
 def test_empty_topic_that_ends_before_what_it_had_is_lost_not_new():
     with pytest.raises(TailLost, match="made anew"):
         tail(5, 5, None, tail=42, end_offset=8)
+
+
+def test_topic_made_anew_under_a_writer_that_went_on_is_lost():
+    """Three events and a marker, then made anew: the next ten are at offset 0."""
+    state = State("s", tail=13, end_offset=14)
+    with pytest.raises(TailLost, match="made anew under its writer"):
+        require_kept(Seen(0, 11, Place(13, 12, 9)), state, URL)
+    require_kept(Seen(0, 15, Place(13, 12, 13)), state, URL)
+    require_kept(Seen(0, 4, Place(3, 2, 2)), state, URL)  # has lost its end, which is its tail
+    require_kept(Seen(4, 15, None), state, URL)
 
 
 def trimmed(low: int, end: int, first: Place | None, last: Place | None, **state: object) -> int:
