@@ -247,7 +247,8 @@ class Consumption:
             raise TransactionEnded(
                 f"the handler has ended the transaction in which events {events[0].id} to {events[-1].id} were to be "
                 "handled, so its effects and the position are no longer one. Commit and rollback are the inbox's: "
-                "take them out of the handler; then look which of these events had their effects"
+                "take them out of the handler; then look which of these events had their effects. Where the consumer does not "
+                "start again for that, `outbox inbox resume` lets it"
             ) from error
 
     def _fail(self, state: State, event: Event, error: Exception, *, parked: bool) -> None:
@@ -269,7 +270,8 @@ class Consumption:
                     after = self._ledger.park(work, after, [event], FAILED, tries, text)
                 reached = state.reached if parked else event.id
                 after = self._ledger.move(work, after, reached, 0, self._reading.url)
-            _commit(work)
+            # Nothing of the handler is in here: an error is no failed try.
+            work.commit()
         except BaseException as failure:
             self._undo(work)
             _raise_if_unavailable(failure)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sqlite3
 import threading
 import uuid
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from datetime import timedelta
 import pytest
 
 from outbox import Inbox, Outbox
-from outbox.database import DatabaseUrl
+from outbox.database import DatabaseUrl, Session
 from outbox.errors import (
     EventsTrimmed,
     SchemaError,
@@ -23,13 +24,14 @@ from outbox.errors import (
     UsageError,
     WrongPartner,
 )
+from outbox.inbox import parking
 from outbox.inbox.schema import install, render
 from outbox.names import DIALECTS, OutTable
 from stream_store import open_stream
 from stream_store.memory import MemoryStream
 from tests.inbox_case import KINDS, InboxCase, execute, record
 from tests.integration.targets import connect, install_outbox, stored
-from tests.streams import EPOCH, write_stream
+from tests.streams import EPOCH, OUTBOX_ID, write_stream
 
 OTHER_ID = "6f6b4b1e-0000-4000-8000-000000000002"
 
@@ -324,6 +326,31 @@ def test_handler_that_commits_and_then_fails_is_not_tried_again(kind_case):
     assert (kind_case.effects(), kind_case.reached()) == ([1], 0)
 
 
+def test_a_handlers_commit_is_seen_by_whoever_comes_next_until_a_person_has_looked(kind_case):
+    """Killed between the handler's own commit and ours: only the ledger can tell."""
+    kind_case.write(*subjects("ab"))
+
+    class Killed(BaseException):
+        pass
+
+    def handle(given, event):
+        record(given, event)
+        given.commit()
+        raise Killed
+
+    with pytest.raises(Killed):
+        kind_case.consume(handle)
+    for _ in range(2):
+        with pytest.raises(TransactionEnded, match=f"inbox resume --consumer billing --outbox-id {OUTBOX_ID}"):
+            kind_case.consume()
+    with Session(kind_case.database, kind_case.table) as session, session.transaction():
+        assert parking.resume(session, "billing", OUTBOX_ID, 1) == 1
+        with pytest.raises(UsageError, match="nothing to resume"):
+            parking.resume(session, "billing", OUTBOX_ID)
+    kind_case.consume()
+    kind_case.assert_exactly_once([1, 2])
+
+
 @pytest.mark.parametrize("leave", ["close", "with"])
 def test_handler_that_closes_the_connection_is_stopped_or_undone(kind_case, leave):
     """psycopg and sqlite3 commit at the end of a `with`; PyMySQL closes, which undoes everything and looks like a loss."""
@@ -345,6 +372,28 @@ def test_handler_that_closes_the_connection_is_stopped_or_undone(kind_case, leav
         kind_case.consume(handle, batch_events=1)
     assert kind_case.reached() == 0
     assert len(kind_case.effects()) <= 1
+
+
+def test_a_failed_try_that_cannot_be_written_down_is_no_failed_try(sqlite_url):
+    """Its own commit has nothing of the handler in it: what goes wrong there is told as it is."""
+    case = InboxCase(sqlite_url)
+    case.write(*subjects("a"))
+    has_failed = False
+
+    class Connection(sqlite3.Connection):
+        def commit(self) -> None:
+            if has_failed:
+                raise sqlite3.IntegrityError("no")
+            super().commit()
+
+    def handle(_given, _event):
+        nonlocal has_failed
+        has_failed = True
+        raise ValueError("no")
+
+    inbox = Inbox(lambda: sqlite3.connect(case.database.path, factory=Connection), "billing")
+    with open_stream(case.stream) as stream, pytest.raises(sqlite3.IntegrityError):
+        inbox.run(stream, handle, once=True)
 
 
 def test_tries_are_counted_across_restarts(case):
