@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Say what would go, and what is held back by whom; change nothing.")
 @click.option("--force", is_flag=True, help="Whatever tables and groups have not read yet; never past the out table.")
 @click.option(
-    "--reader-max-age", default="7d", show_default=True, metavar="DURATION",
-    help="A table or group that has had something to read, and said nothing, for longer counts no more.",
+    "--reader-max-age", metavar="DURATION",
+    help="A table or group that has said nothing for longer counts no more, such as 7d.  [default: all count]",
 )  # fmt: skip
 @flags.config
 @flags.as_json
@@ -50,7 +50,7 @@ def trim(
     through: str | None,
     dry_run: bool,
     force: bool,
-    reader_max_age: str,
+    reader_max_age: str | None,
     config: str | None,
     as_json: bool,
 ) -> None:
@@ -76,7 +76,7 @@ def trim(
         keep_count=keep_count,
     )
     policy = _policy(settings, limits, keep_bytes, through)
-    max_age = timedelta(seconds=parse_duration_seconds(reader_max_age))
+    max_age = None if reader_max_age is None else timedelta(seconds=parse_duration_seconds(reader_max_age))
     with open_to_maintain(settings.stream) as opened:
         deleted_through = _deleted_through(settings, opened, needed=not (dry_run or force))
         if through is None:
@@ -136,7 +136,7 @@ def _print(
     choice: Choice,
     trimmed_through: int,
     deleted_through: int | None,
-    max_age: timedelta,
+    max_age: timedelta | None,
     *,
     dry_run: bool,
     as_json: bool,
@@ -148,7 +148,7 @@ def _print(
             "trimmed_through": trimmed_through,
             "applied": not dry_run,
             "deleted_through": deleted_through,
-            "reader_max_age_seconds": max_age.total_seconds(),
+            "reader_max_age_seconds": None if max_age is None else max_age.total_seconds(),
         }
         printing.print_json(found)
         return
@@ -157,7 +157,7 @@ def _print(
         ("would be trimmed" if dry_run else "trimmed", _done(choice, trimmed_through, dry_run=dry_run)),
         *(("held back by", _held(hold)) for hold in choice.held_by),
         *(("passed over", _held(hold)) for hold in choice.passed_over),
-        ("silent readers count for", printing.duration(max_age.total_seconds())),
+        ("silent readers count", "always" if max_age is None else f"for {printing.duration(max_age.total_seconds())}"),
         ("out table", "not asked" if deleted_through is None else f"deleted through {deleted_through:,}"),
     ]
     printing.print_facts(facts)

@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 BatchHandler = Callable[[Any, Sequence["Event"]], object]
 
 REPORT_SECONDS = 1.0
+# Though nothing has moved: retention takes a reader for dead that has been silent for days (stream_store.readers).
+REPORT_AGAIN_SECONDS = 3600.0
 RETRY_SECONDS_MAX = 60.0
 
 
@@ -303,7 +305,9 @@ class Consumption:
         """Let the stream know how far we are, after the commit: what retention keeps for us may be too much, never too little."""
         last, at = self._reported
         now = time.monotonic()
-        if self._known_as is None or reached == last or not (often or now - at >= REPORT_SECONDS):
+        if self._known_as is None or (reached == last and now - at < REPORT_AGAIN_SECONDS):
+            return
+        if not (often or now - at >= REPORT_SECONDS):
             return
         self._stream.report("group", self._known_as, reached)
         self._reported = (reached, now)

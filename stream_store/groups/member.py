@@ -23,8 +23,8 @@ from stream_store.groups.heartbeat import Heartbeat
 from stream_store.groups.holding import Holding
 from stream_store.groups.shelf import Shelf
 from stream_store.groups.state import Member, Order, Preference
-from stream_store.groups.store import Change, Settlement, tokens
-from stream_store.readers import GROUP
+from stream_store.groups.store import Change, Settlement, known_as, tokens
+from stream_store.readers import GROUP, REPORT_AGAIN_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -59,7 +59,7 @@ class Membership:
         self.name = f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(4)}"
         # Acknowledgements that came when the group had given the events to others already.
         self.late = 0
-        self._group_id, self._group_name = group_id, group_name
+        self._group_id, self._group_name, self._known_as = group_id, group_name, known_as(group_name, group_id)
         self._store, self._stream, self._habits, self._durable = store, stream, habits, durable
         self._member = Member(self.name, 0, int(habits.lease_seconds * 1e6))
         self._tokens = tokens()
@@ -74,7 +74,7 @@ class Membership:
         self._shelf = Shelf(stream, group_name, state.settings)
         self._found_source: str | None = None
         now = time.monotonic()
-        self._beaten_at = self._flushed_at = self._reported_at = now
+        self._beaten_at = self._flushed_at = self._reported_at = self._said_at = now
         self._reported: int | None = None
         self._look_at, self._look_seconds, self._looked_tail = now, LOOK_SECONDS_MIN, -1
         rest_seconds = min(habits.heartbeat_seconds, habits.ack_seconds or habits.heartbeat_seconds)
@@ -386,8 +386,9 @@ class Membership:
 
         def decide(state: State, _: int) -> Change:
             # With the group locked, so that no report overtakes that of a reset.
-            if state.through != self._reported:
-                self._stream.report(GROUP, self._group_name, state.through)
+            if state.through != self._reported or time.monotonic() - self._said_at >= REPORT_AGAIN_SECONDS:
+                self._stream.report(GROUP, self._known_as, state.through)
+                self._said_at = time.monotonic()
             return Change(state, state.through)
 
         self._reported = self._store.transact(self._group_id, decide)

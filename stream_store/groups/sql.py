@@ -43,6 +43,8 @@ class SqlStore:
         self._patience_seconds = patience_seconds
         self._lock = threading.RLock()
         self._session: Session | None = None
+        # The session of a transaction that is being decided: what the decision asks for belongs to it.
+        self._deciding: Session | None = None
         if not create and not self._is_there():
             raise GroupMissing(
                 f"{self.place} has no groups: `outbox group create` makes one, --state names another place"
@@ -87,7 +89,12 @@ class SqlStore:
             with session.transaction():
                 before = self._load(session, group_id)
                 # After the lock: whoever waited for it must not judge by the time before.
-                change = decide(before, int(session.value("group_now")))
+                now_us = int(session.value("group_now"))
+                self._deciding = session
+                try:
+                    change = decide(before, now_us)
+                finally:
+                    self._deciding = None
                 _write(session, group_id, before, change)
                 return change.answer
 
@@ -198,6 +205,8 @@ class SqlStore:
             reraise=True,
         )
         with self._lock:
+            if self._deciding is not None:
+                return run(self._deciding)
             found: T = retrying(self._run_once, run)
             return found
 

@@ -448,6 +448,25 @@ def test_parked_event_comes_back_as_it_was(case):
     assert seen[-2].data == {"a": 1.0, "b": "\0"}
 
 
+def test_consumer_that_has_nothing_to_do_is_still_heard_of(small_case, monkeypatch):
+    small_case.write(*subjects("a"))
+    said = []
+    stop = threading.Event()
+
+    def report(*given):
+        said.append(given[-1])
+        if len(said) > 5:
+            stop.set()
+
+    monkeypatch.setattr(MemoryStream, "report", report)
+    monkeypatch.setattr("outbox.inbox.consumption.REPORT_AGAIN_SECONDS", 0.0)
+    # Without the reports, it would not end by itself.
+    threading.Timer(5, stop.set).start()
+    with open_stream(small_case.stream) as stream:
+        small_case.inbox(poll_seconds=0.001).run(stream, record, stop=stop)
+    assert said[-3:] == [1, 1, 1]
+
+
 def test_position_is_reported_to_the_stream_when_it_is_committed(small_case):
     small_case.write(*subjects("abc"))
     with open_stream(small_case.stream) as stream:
