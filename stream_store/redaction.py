@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from outbox import row
 from outbox.batch import first_above
-from outbox.row import REDACTED_CONTENT_TYPE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+REDACTED_CONTENT_TYPE = row.REDACTED_CONTENT_TYPE
 _ERASED = ("data", "data_bytes", "headers")
 # Where a redacted event differs from what it was.
 CHANGED_COLUMNS = (*_ERASED, "datacontenttype")
