@@ -66,6 +66,8 @@ class Membership:
         self._changed = threading.Condition(threading.RLock())
         self._holdings: dict[int, Holding] = {}
         self._lost: set[int] = set()
+        # Acknowledged in transactions of the caller's, of which we do not know whether they commit.
+        self._within: set[int] = set()
         self._queue: deque[tuple[Event, Holding]] = deque()
         self._pending = 0
         state: State = store.transact(group_id, lambda state, _: Change(state, state))
@@ -194,6 +196,7 @@ class Membership:
                 window=window,
                 held_tokens=self._holdings,
                 tokens=self._tokens,
+                tried_tokens=self._within,
             )
             return Change(given.state, (given, now_us), self._with_content(given.letters))
 
@@ -201,6 +204,7 @@ class Membership:
         self._beaten_at = time.monotonic()
         self._head = given.state.head
         mine = {lot.token for lot in given.state.lots if lot.member == self.name}
+        self._within &= mine
         for token in [token for token in self._holdings if token not in mine]:
             self._lose(token)
         return given, now_us
@@ -272,6 +276,7 @@ class Membership:
                 )
             # Whether it commits is the caller's: if not, the next claim finds the lot and gives it out again.
             self._holdings.pop(token, None)
+            self._within.add(token)
 
     def nack(self, token: int, ids: Collection[int] | None, reason: str, delay_seconds: float) -> bool:
         if self._settings.preference is Preference.LATEST:
@@ -312,7 +317,10 @@ class Membership:
         """Write the acknowledgements that have gathered; how many came too late."""
         with self._changed:
             self._pending, self._flushed_at = 0, time.monotonic()
-            changed = [holding for holding in self._holdings.values() if holding.changed]
+            # In one order everywhere: two members that lock rows in different ones would wait for each other.
+            changed = sorted(
+                (holding for holding in self._holdings.values() if holding.changed), key=lambda each: each.lot.token
+            )
             if not changed:
                 return 0
             settlements = [Settlement(holding.lot.token, holding.left()) for holding in changed]
@@ -415,10 +423,11 @@ class Membership:
             for ids, touched in ((untouched, False), (set(holding.handed), True)):
                 if ids:
                     state = decision.give_back(state, token, ids, tokens=self._tokens, touched=touched)
-        # What is still in our name was given by a transaction whose answer never came.
+        # What is still in our name was given by a transaction whose answer never came, or acknowledged in one that was undone.
         for lot in state.lots:
             if lot.member == self.name:
-                state = decision.give_back(state, lot.token, lot.ids, tokens=self._tokens, touched=False)
+                touched = lot.token in self._within
+                state = decision.give_back(state, lot.token, lot.ids, tokens=self._tokens, touched=touched)
         return Change(decision.leave(state, self.name))
 
     def __enter__(self) -> Self:
