@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Say what would go, and what is held back by whom; change nothing.")
 @click.option("--force", is_flag=True, help="Whatever tables and groups have not read yet; never past the out table.")
 @click.option(
+    "--no-out-table", is_flag=True, help="The out table is gone for good, and its rows with it: ask no database."
+)
+@click.option(
     "--reader-max-age", metavar="DURATION",
     help="A table or group that has said nothing for longer counts no more, such as 7d.  [default: all count]",
 )  # fmt: skip
@@ -50,6 +53,7 @@ def trim(
     through: str | None,
     dry_run: bool,
     force: bool,
+    no_out_table: bool,
     reader_max_age: str | None,
     config: str | None,
     as_json: bool,
@@ -57,8 +61,8 @@ def trim(
     """Forget the oldest events: those that exceed any limit, as far as nobody needs them any more.
 
     What a known table or consumer group has not read yet is kept for it, and said. The stream
-    is never trimmed past what was deleted from the out table, so name the database, too
-    (--force does without). A relay may run meanwhile: it does the trimming then, when it
+    is never trimmed past what was deleted from the out table, so name the database, too; for
+    one that is gone, say --no-out-table. A relay may run meanwhile: it does the trimming then, when it
     writes a stream that only one process can write.
 
     Whole stored units go: of a file stream, segments. Without a limit, `retain` of
@@ -78,7 +82,7 @@ def trim(
     policy = _policy(settings, limits, keep_bytes, through)
     max_age = None if reader_max_age is None else timedelta(seconds=parse_duration_seconds(reader_max_age))
     with open_to_maintain(settings.stream) as opened:
-        deleted_through = _deleted_through(settings, opened, needed=not (dry_run or force))
+        deleted_through = _deleted_through(settings, opened, needed=not (dry_run or no_out_table))
         if through is None:
             choice = plan(opened, policy, deleted_through=deleted_through, reader_max_age=max_age, force=force)
         else:
@@ -122,7 +126,7 @@ def _deleted_through(settings: OutboxSettings, stream: Stream, *, needed: bool) 
         if needed and outbox_id is not None and not stream.info().compacted:
             raise UsageError(
                 f"{stream.url} belongs to outbox {outbox_id}, and it must not be trimmed past the rows that the out table "
-                "still has: name it by --database URL, or say --force when it is no more"
+                "still has: name it by --database URL, or say --no-out-table when it is gone for good"
             )
         return None
     with Session(settings.database, settings.table, application="outbox stream trim") as session:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import tenacity
 
 from outbox.database import DatabaseUrl, Session
-from outbox.errors import DatabaseUnavailable, GroupMissing, UsageError
+from outbox.errors import DatabaseUnavailable, GroupMissing, Transient, UsageError
 from outbox.names import OutTable
 from outbox.queries import blocks, statements
 from stream_store.groups.events_text import decode, encode
@@ -104,9 +104,20 @@ class SqlStore:
         if not settlements:
             return []
 
+        attempts = 0
+
         def run(session: Session) -> list[int]:
+            nonlocal attempts
+            attempts += 1
             with session.transaction() if len(settlements) > 1 else contextlib.nullcontext():
-                return [each.token for each in settlements if not _settled(session, group_id, each)]
+                late = [each.token for each in settlements if not _settled(session, group_id, each)]
+            if late and attempts > 1:
+                raise Transient(
+                    f"the connection to {self.place} broke while events were acknowledged, and they are not the member's any "
+                    "more: whether they were acknowledged before, or given to others, is not known; if given, they "
+                    "are delivered again"
+                )
+            return late
 
         return self._retried(run)
 

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
+from sqlalchemy import create_engine
+from sqlalchemy.orm import sessionmaker
 
 from outbox import Inbox, Outbox
 from outbox.database import DatabaseUrl, Session
@@ -394,6 +396,15 @@ def test_a_failed_try_that_cannot_be_written_down_is_no_failed_try(sqlite_url):
     inbox = Inbox(lambda: sqlite3.connect(case.database.path, factory=Connection), "billing")
     with open_stream(case.stream) as stream, pytest.raises(sqlite3.IntegrityError):
         inbox.run(stream, handle, once=True)
+
+
+@pytest.mark.parametrize("wrap", [lambda engine: engine, sessionmaker], ids=["engine", "session"])
+def test_engine_with_a_driver_whose_errors_are_unknown_is_refused(wrap):
+    engine = create_engine("sqlite://")
+    Inbox(wrap(engine), "billing")
+    engine.dialect.driver = "psycopg2"
+    with pytest.raises(UsageError, match=r"driver psycopg2: use postgresql\+psycopg"):
+        Inbox(wrap(engine), "billing")
 
 
 def test_tries_are_counted_across_restarts(case):

@@ -177,6 +177,8 @@ def database(shop: Any) -> str:
 def test_stream_is_not_trimmed_past_the_rows_of_the_out_table(shop):
     refused = run("stream", "trim", "--stream", shop.stream, "--keep-count", "3")
     assert (refused.returncode, "--database URL" in refused.stderr) == (2, True)
+    forced = run("stream", "trim", "--stream", shop.stream, "--keep-count", "3", "--force")
+    assert (forced.returncode, "--no-out-table" in forced.stderr) == (2, True)
     flags = ["--stream", shop.stream, "--keep-count", "3", "--database", database(shop)]
     held = report("stream", "trim", *flags, "--force")
     assert (held["wanted"], held["trimmed_through"], held["deleted_through"]) == (17, 0, 0)

@@ -13,10 +13,23 @@ from typing import Any
 import pytest
 import sqlalchemy
 
-from outbox.errors import DeliveryLost, EventsTrimmed, GroupMissing, TailLost, UsageError
+from outbox.errors import (
+    DatabaseUnavailable,
+    DeliveryLost,
+    EventsTrimmed,
+    GroupMissing,
+    StreamCorrupt,
+    TailLost,
+    Transient,
+    UsageError,
+)
 from stream_store import Group, list_groups, open_stream
 from stream_store.file.stream import FileStream
 from stream_store.groups import Habits
+from stream_store.groups import shelf as shelf_module
+from stream_store.groups import sql as sql_module
+from stream_store.groups.shelf import Shelf
+from stream_store.groups.state import Settings
 from stream_store.groups.store import Change
 from stream_store.readers import GROUP, reached
 from tests.streams import EPOCH, write_stream
@@ -355,6 +368,42 @@ def test_a_reset_reports_the_later_place_only_when_it_is_committed(url: str, mon
         assert said == [3, 3, 10]
         group.reset("earliest")
         assert said[3:] == [0, 0]
+
+
+def test_events_far_apart_are_found_without_keeping_what_lies_between(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_stream(url) as stream:
+        shelf = Shelf(stream, "g", Settings(types=("no.such",)))
+        sizes: list[int] = []
+        joined = shelf_module._joined
+        monkeypatch.setattr(
+            shelf_module, "_joined", lambda parts: (sizes.append(sum(map(len, parts))), joined(parts))[1]
+        )
+        found = shelf.find([2, 9])
+        assert found.rows.column(0).to_pylist() == [2, 9]
+        assert found.previous.to_pylist() == [1, 8]
+        assert sizes == [2]
+        with pytest.raises(StreamCorrupt, match="no longer has event 11"):
+            shelf.find([2, 11])
+
+
+def test_an_acknowledgement_whose_answer_was_lost_is_not_called_late(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    settled, lost = sql_module._settled, iter([True])
+
+    def once_lost(*given: Any) -> bool:
+        done = settled(*given)
+        if next(lost, False):
+            raise DatabaseUnavailable("the answer")
+        return done
+
+    with Group.create(url, "g") as group, group.member(CAREFUL) as member:
+        delivery = member.next_batch(4)
+        monkeypatch.setattr(sql_module, "_settled", once_lost)
+        with pytest.raises(Transient, match="is not known"):
+            delivery.ack()
+        assert member.late == 0
+        assert group.status().in_flight == 0
 
 
 def test_a_member_that_has_nothing_to_do_is_still_heard_of(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
