@@ -298,10 +298,17 @@ def delete(
         # Killed between the two halves of a delete, or its state is gone: the stream may still wait for it.
         url, _ = _places(stream, state, outbox, config)
         with open_stream(url) as waiting:
-            if all((each.kind, each.name) != (GROUP, name) for each in waiting.readers()):
+            known = [each.name for each in waiting.readers() if each.kind == GROUP]
+            found = [each for each in known if each == name or each.rpartition(":")[0] == name]
+            if not found:
                 raise
-            _confirm(yes, f"Group {name} has no state here. Let the stream wait for it no longer?")
-            waiting.forget(GROUP, name)
+            if len(found) > 1:
+                raise UsageError(
+                    f"{url} waits for several groups {name}, each with its state elsewhere: {', '.join(found)}. Name the "
+                    "state by --state, or one of these when its state is gone"
+                ) from None
+            _confirm(yes, f"Group {found[0]} has no state here. Let the stream wait for it no longer?")
+            waiting.forget(GROUP, found[0])
     else:
         with opened:
             _confirm(yes, f"Forget group {name} at ID {opened.status().through:,}, with its dead letters?")

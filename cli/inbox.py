@@ -240,6 +240,40 @@ def forget(
         printing.print_facts([("consumer", consumer), ("forgotten", f"outbox {outbox_id}, through ID {reached:,}")])
 
 
+@inbox.command(
+    short_help="Go on after a handler has committed by itself.",
+    epilog=flags.examples(
+        "outbox inbox resume --database sqlite:///billing.db --consumer billing --outbox-id 6f6b4b1e-… --through 1042"
+    ),
+)
+@consumer_flag
+@click.option("--outbox-id", metavar="ID", required=True, help="The outbox whose stream it reads: see status.")
+@click.option("--through", type=int, metavar="ID", help="The last event whose effects are there.  [default: none is]")
+@_place
+def resume(
+    consumer: str,
+    outbox_id: str,
+    through: int | None,
+    database: str | None,
+    table: str,
+    config: str | None,
+    as_json: bool,
+) -> None:
+    """Let a consumer go on whose handler had ended the transaction: TransactionEnded.
+
+    Take the commit out of the handler first. Then look in your tables how far the effects have
+    come, and say so by --through: events behind it are handled, those through it never again.
+    """
+    from outbox.inbox import parking
+
+    with _session(database, table, config) as session, session.transaction():
+        reached = parking.resume(session, consumer, outbox_id, through)
+    if as_json:
+        printing.print_json({"consumer": consumer, "outbox_id": outbox_id, "reached": reached, "resumed": True})
+    else:
+        printing.print_facts([("consumer", consumer), ("goes on behind", f"ID {reached:,}")])
+
+
 @contextlib.contextmanager
 def _session(database: str | None, table: str, config: str | None) -> Iterator[Session]:
     """A session on a database that has the inbox."""

@@ -10,8 +10,8 @@ from cli.settings import load_one
 
 NAMED_IDS_MAX = 100
 ELSEWHERE = (
-    "Copies and snapshots of the stream, Delta tables and their dead letters, and rows that are not deleted from the out "
-    "table yet still hold it: see docs/retention.md"
+    "Copies and snapshots of the stream, Delta tables and their dead letters, dead letters of consumer groups, parked events "
+    "of inboxes, and rows that are not deleted from the out table yet still hold it: see docs/retention.md"
 )
 
 

@@ -35,8 +35,11 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Say what would go, and what is held back by whom; change nothing.")
 @click.option("--force", is_flag=True, help="Whatever tables and groups have not read yet; never past the out table.")
 @click.option(
-    "--reader-max-age", default="7d", show_default=True, metavar="DURATION",
-    help="A table or group that has had something to read, and said nothing, for longer counts no more.",
+    "--no-out-table", is_flag=True, help="The out table is gone for good, and its rows with it: ask no database."
+)
+@click.option(
+    "--reader-max-age", metavar="DURATION",
+    help="A table or group that has said nothing for longer counts no more, such as 7d.  [default: all count]",
 )  # fmt: skip
 @flags.config
 @flags.as_json
@@ -50,15 +53,16 @@ def trim(
     through: str | None,
     dry_run: bool,
     force: bool,
-    reader_max_age: str,
+    no_out_table: bool,
+    reader_max_age: str | None,
     config: str | None,
     as_json: bool,
 ) -> None:
     """Forget the oldest events: those that exceed any limit, as far as nobody needs them any more.
 
     What a known table or consumer group has not read yet is kept for it, and said. The stream
-    is never trimmed past what was deleted from the out table, so name the database, too
-    (--force does without). A relay may run meanwhile: it does the trimming then, when it
+    is never trimmed past what was deleted from the out table, so name the database, too; for
+    one that is gone, say --no-out-table. A relay may run meanwhile: it does the trimming then, when it
     writes a stream that only one process can write.
 
     Whole stored units go: of a file stream, segments. Without a limit, `retain` of
@@ -76,9 +80,9 @@ def trim(
         keep_count=keep_count,
     )
     policy = _policy(settings, limits, keep_bytes, through)
-    max_age = timedelta(seconds=parse_duration_seconds(reader_max_age))
+    max_age = None if reader_max_age is None else timedelta(seconds=parse_duration_seconds(reader_max_age))
     with open_to_maintain(settings.stream) as opened:
-        deleted_through = _deleted_through(settings, opened, needed=not (dry_run or force))
+        deleted_through = _deleted_through(settings, opened, needed=not (dry_run or no_out_table))
         if through is None:
             choice = plan(opened, policy, deleted_through=deleted_through, reader_max_age=max_age, force=force)
         else:
@@ -122,7 +126,7 @@ def _deleted_through(settings: OutboxSettings, stream: Stream, *, needed: bool) 
         if needed and outbox_id is not None and not stream.info().compacted:
             raise UsageError(
                 f"{stream.url} belongs to outbox {outbox_id}, and it must not be trimmed past the rows that the out table "
-                "still has: name it by --database URL, or say --force when it is no more"
+                "still has: name it by --database URL, or say --no-out-table when it is gone for good"
             )
         return None
     with Session(settings.database, settings.table, application="outbox stream trim") as session:
@@ -136,7 +140,7 @@ def _print(
     choice: Choice,
     trimmed_through: int,
     deleted_through: int | None,
-    max_age: timedelta,
+    max_age: timedelta | None,
     *,
     dry_run: bool,
     as_json: bool,
@@ -148,7 +152,7 @@ def _print(
             "trimmed_through": trimmed_through,
             "applied": not dry_run,
             "deleted_through": deleted_through,
-            "reader_max_age_seconds": max_age.total_seconds(),
+            "reader_max_age_seconds": None if max_age is None else max_age.total_seconds(),
         }
         printing.print_json(found)
         return
@@ -157,7 +161,7 @@ def _print(
         ("would be trimmed" if dry_run else "trimmed", _done(choice, trimmed_through, dry_run=dry_run)),
         *(("held back by", _held(hold)) for hold in choice.held_by),
         *(("passed over", _held(hold)) for hold in choice.passed_over),
-        ("silent readers count for", printing.duration(max_age.total_seconds())),
+        ("silent readers count", "always" if max_age is None else f"for {printing.duration(max_age.total_seconds())}"),
         ("out table", "not asked" if deleted_through is None else f"deleted through {deleted_through:,}"),
     ]
     printing.print_facts(facts)

@@ -10,7 +10,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from outbox.errors import OutboxError
-from stream_store.retention import plan
+from stream_store.retention import Watch, plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +30,7 @@ class Retainer:
         self._policy = policy
         self._deleted_through = deleted_through
         self._log = log
+        self._watch = Watch()
         self._over = threading.Event()
         self._held: object = None
         self._thread = threading.Thread(target=self._work, name="retainer", daemon=True)
@@ -44,7 +45,7 @@ class Retainer:
 
     def look(self) -> Choice:
         """Trim what may go now."""
-        choice = plan(self._stream, self._policy, deleted_through=self._deleted_through())
+        choice = plan(self._stream, self._policy, deleted_through=self._deleted_through(), watch=self._watch)
         if choice.through > choice.trimmed_through:
             self._stream.trim(choice.through)
             trimmed_through = self._stream.info().trimmed_through

@@ -24,6 +24,8 @@ CONTENT_TYPE_CHARACTERS_MAX = 255
 HEADER_NAME_CHARACTERS_MAX = 64
 HEADERS_BYTES_MAX = 64 * 1024
 DATA_BYTES_MAX = 1024 * 1024
+# What a stream says of an event whose content was erased (stream_store.redaction).
+REDACTED_CONTENT_TYPE = "application/vnd.outbox.redacted"
 
 # The event's own attributes: a header must not give one of them a second time.
 RESERVED_HEADERS = frozenset(
@@ -216,6 +218,10 @@ def _check_media_type(name: str) -> str:
         raise InvalidEvent(
             f"datacontenttype {name[:80]!r} is not a media type of at most {CONTENT_TYPE_CHARACTERS_MAX} ASCII characters: "
             "write it like application/avro or text/csv; charset=utf-8"
+        )
+    if name.partition(";")[0].strip().lower() == REDACTED_CONTENT_TYPE:
+        raise InvalidEvent(
+            f"datacontenttype {REDACTED_CONTENT_TYPE} marks events whose content was erased from a stream: choose another"
         )
     return name
 

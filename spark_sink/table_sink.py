@@ -27,7 +27,7 @@ from spark_sink.spans import Span, next_span
 from spark_sink.table import NAME, PROPERTY, Table, require_same
 from spark_sink.undone import write_again
 from spark_sink.waiting import Waiting
-from stream_store.readers import TABLE, reached
+from stream_store.readers import REPORT_AGAIN_SECONDS, TABLE, reached
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -102,7 +102,7 @@ class TableSink:
         self._idle = Span(0, 0)
         # Where the table begins, as long as it has no bookmark: behind what was trimmed before it was made.
         self._begins_after = 0
-        self._committed_at = time.monotonic()
+        self._committed_at = self._reported_at = time.monotonic()
 
     @property
     def mode(self) -> Any:
@@ -226,6 +226,8 @@ class TableSink:
         # A query that drives us may come with a batch from before the bookmark.
         span = Span(state.bookmark, min(self._passed(state), tail))
         if span.through <= span.after or time.monotonic() - self._committed_at < IDLE_SECONDS_MAX:
+            if time.monotonic() - self._reported_at >= REPORT_AGAIN_SECONDS:
+                self._report(state)
             return None
         self._mark(state, span)
         return Step(span, committed=True, seconds=time.monotonic() - started)
@@ -361,6 +363,10 @@ class TableSink:
     def _finish(self, state: State) -> None:
         self._committed_at = time.monotonic()
         self.table.make_durable(state)
+        self._report(state)
+
+    def _report(self, state: State) -> None:
+        self._reported_at = time.monotonic()
         if self._options.reports:
             self._stream.report(TABLE, self.name, state.bookmark)
 

@@ -18,6 +18,10 @@ TABLE: Kind = "table"
 GROUP: Kind = "group"
 
 
+# A reader that runs says so at least this often, though it has not moved: silence means that it does not run.
+REPORT_AGAIN_SECONDS = 3600.0
+
+
 @dataclass(frozen=True, slots=True)
 class Reader:
     """Somebody who reads the stream, and has everything through an ID as far as he has said."""

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from outbox import row
 from outbox.batch import first_above
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-REDACTED_CONTENT_TYPE = "application/vnd.outbox.redacted"
+REDACTED_CONTENT_TYPE = row.REDACTED_CONTENT_TYPE
 _ERASED = ("data", "data_bytes", "headers")
 # Where a redacted event differs from what it was.
 CHANGED_COLUMNS = (*_ERASED, "datacontenttype")
@@ -55,5 +56,8 @@ def redacted(rows: pa.RecordBatch, ids: pa.Int64Array) -> pa.RecordBatch:
 
 
 def is_redacted(rows: pa.RecordBatch | pa.Table) -> pa.BooleanArray | pa.ChunkedArray:
-    """True for each row whose content was erased."""
-    return pc.fill_null(pc.equal(rows.column("datacontenttype"), REDACTED_CONTENT_TYPE), False)
+    """True for each row whose content was erased. The content type alone could be what somebody emitted."""
+    found = pc.fill_null(pc.equal(rows.column("datacontenttype"), REDACTED_CONTENT_TYPE), False)
+    for name in _ERASED:
+        found = pc.and_(found, pc.is_null(rows.column(name)))
+    return found

@@ -5,21 +5,25 @@ What may go is held back by every known reader that has not come so far, and by 
 stream is never trimmed past `deleted_through`, below which rows that are left over would be LATE.
 
 A reader that is dead does not hold for ever. It is taken for dead when there has been something
-to read for it, and it has not said anything, for `reader_max_age`: both, because the reader of a
-stream in which nothing happens has nothing to say.
+to read for it, and it has not said anything, for `reader_max_age`. A reader that runs says
+something every hour. How long there has been something is not known from the events, whose time is
+that of their rows: after an outage of the relay, old ones arrive at once. So what trims by
+itself counts from when it has itself seen the reader behind (`Watch`), and a command passes over
+nobody unless its user says after how long.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Literal
 
 from outbox.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from stream_store.readers import Reader
     from stream_store.stream import Cut, Stream
@@ -102,13 +106,35 @@ class Choice:
     passed_over: tuple[Hold, ...]
 
 
-def choose(wanted: int, trimmed_through: int, holds: Iterable[Hold], max_silence: timedelta, *, force: bool) -> Choice:
+class Watch:
+    """Since when this process has seen each reader behind the tail. For one that looks often."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._since: dict[tuple[str, str], float] = {}
+
+    def look(self, readers: Iterable[Reader], tail: int) -> None:
+        now = self._clock()
+        behind = [(reader.kind, reader.name) for reader in readers if reader.through < tail]
+        self._since = {key: self._since.get(key, now) for key in behind}
+
+    def bounded(self, hold: Hold) -> Hold:
+        """The hold with no longer a silence than was seen."""
+        now = self._clock()
+        seen_seconds = now - self._since.get((hold.kind, hold.name), now)
+        return replace(hold, silent_seconds=min(hold.silent_seconds or 0.0, seen_seconds))
+
+
+def choose(
+    wanted: int, trimmed_through: int, holds: Iterable[Hold], max_silence: timedelta | None, *, force: bool
+) -> Choice:
     """Decide how far a trim that is wanted through an ID may go.
 
-    `force` ignores readers, and never the out table.
+    `max_silence` None: no reader is too silent. `force` ignores readers, and never the out table.
     """
+    silent_seconds_max = float("inf") if max_silence is None else max_silence.total_seconds()
     in_the_way = sorted((hold for hold in holds if hold.through < wanted), key=lambda hold: (hold.through, hold.name))
-    dead = [hold for hold in in_the_way if force or (hold.silent_seconds or 0) > max_silence.total_seconds()]
+    dead = [hold for hold in in_the_way if force or (hold.silent_seconds or 0) > silent_seconds_max]
     passed_over = tuple(hold for hold in dead if hold.kind != OUT_TABLE)
     held_by = tuple(hold for hold in in_the_way if hold not in passed_over)
     allowed = min((hold.through for hold in held_by), default=wanted)
@@ -120,15 +146,22 @@ def plan(
     policy: Policy,
     *,
     deleted_through: int | None = None,
-    reader_max_age: timedelta = READER_MAX_AGE,
+    reader_max_age: timedelta | None = READER_MAX_AGE,
     force: bool = False,
     now: datetime | None = None,
+    watch: Watch | None = None,
 ) -> Choice:
     """What a policy trims of a stream now. Nothing is changed."""
     moment = now or datetime.now(UTC)
     wanted = wanted_through(stream, policy, moment)
     return plan_through(
-        stream, wanted, deleted_through=deleted_through, reader_max_age=reader_max_age, force=force, now=moment
+        stream,
+        wanted,
+        deleted_through=deleted_through,
+        reader_max_age=reader_max_age,
+        force=force,
+        now=moment,
+        watch=watch,
     )
 
 
@@ -137,15 +170,21 @@ def plan_through(
     wanted: int,
     *,
     deleted_through: int | None = None,
-    reader_max_age: timedelta = READER_MAX_AGE,
+    reader_max_age: timedelta | None = READER_MAX_AGE,
     force: bool = False,
     now: datetime | None = None,
+    watch: Watch | None = None,
 ) -> Choice:
     """The same for an ID that somebody named."""
-    wanted = min(wanted, stream.tail())
+    tail = stream.tail()
+    wanted = min(wanted, tail)
     trimmed_through = stream.info().trimmed_through
     moment = now or datetime.now(UTC)
-    holds = [_hold(stream, reader, trimmed_through, moment) for reader in stream.readers() if reader.through < wanted]
+    readers = stream.readers()
+    holds = [_hold(stream, reader, trimmed_through, moment) for reader in readers if reader.through < wanted]
+    if watch is not None:
+        watch.look(readers, tail)
+        holds = [watch.bounded(hold) for hold in holds]
     if deleted_through is not None:
         holds.append(Hold(OUT_TABLE, "rows that are not deleted yet", deleted_through))
     return choose(wanted, trimmed_through, holds, reader_max_age, force=force)

@@ -76,7 +76,9 @@ class SnapshotAndLive:
         behind = self.live.read(max(after, self._joint), through)
         if after >= self._joint:
             return behind
-        return itertools.chain(self.snapshot.read(after, min(through or self._joint, self._joint)), behind)
+        return itertools.chain(
+            self.snapshot.read(after, self._joint if through is None else min(through, self._joint)), behind
+        )
 
     def tail(self) -> int:
         return max(self._joint, self.live.tail())

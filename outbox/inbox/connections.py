@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 TAKEN = "a SQLAlchemy Engine, a sessionmaker, or a function that opens a psycopg, PyMySQL or sqlite3 connection"
 
+ENGINE_DRIVERS = frozenset({"psycopg", "pymysql", "pysqlite"})
+
 
 class Work:
     """One transaction. `given` is what the handler gets: a Session, a Connection, a driver's connection."""
@@ -135,12 +137,24 @@ def open_database(database: Any, table: OutTable) -> Database:
     """What an inbox works on, by what it was given."""
     names = class_names(database.__class__)
     if "sqlalchemy.Engine" in names:
+        _require_known_driver(database)
         return _Connections(table, database.connect)
     if "sqlalchemy.sessionmaker" in names:
+        _require_known_driver(database.kw.get("bind"))
         return _Sessions(table, database)
     if callable(database) and not isinstance(database, type):
         return _Connections(table, database)
     raise UsageError(f"an inbox cannot work on a {names[0]}: it takes {TAKEN}")
+
+
+def _require_known_driver(engine: Any) -> None:
+    """Errors of other drivers could not be told apart: a lost connection would count as a failed event."""
+    driver = getattr(getattr(engine, "dialect", None), "driver", None)
+    if driver is not None and driver not in ENGINE_DRIVERS:
+        raise UsageError(
+            f"an inbox cannot work on an engine with the driver {driver}: use postgresql+psycopg://, mysql+pymysql:// "
+            "or sqlite://"
+        )
 
 
 def root_of(error: BaseException) -> BaseException:

@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 BatchHandler = Callable[[Any, Sequence["Event"]], object]
 
 REPORT_SECONDS = 1.0
+# Though nothing has moved: retention takes a reader for dead that has been silent for days (stream_store.readers).
+REPORT_AGAIN_SECONDS = 3600.0
 RETRY_SECONDS_MAX = 60.0
 
 
@@ -247,7 +249,8 @@ class Consumption:
             raise TransactionEnded(
                 f"the handler has ended the transaction in which events {events[0].id} to {events[-1].id} were to be "
                 "handled, so its effects and the position are no longer one. Commit and rollback are the inbox's: "
-                "take them out of the handler; then look which of these events had their effects"
+                "take them out of the handler; then look which of these events had their effects. Where the consumer does not "
+                "start again for that, `outbox inbox resume` lets it"
             ) from error
 
     def _fail(self, state: State, event: Event, error: Exception, *, parked: bool) -> None:
@@ -269,7 +272,8 @@ class Consumption:
                     after = self._ledger.park(work, after, [event], FAILED, tries, text)
                 reached = state.reached if parked else event.id
                 after = self._ledger.move(work, after, reached, 0, self._reading.url)
-            _commit(work)
+            # Nothing of the handler is in here: an error is no failed try.
+            work.commit()
         except BaseException as failure:
             self._undo(work)
             _raise_if_unavailable(failure)
@@ -301,7 +305,9 @@ class Consumption:
         """Let the stream know how far we are, after the commit: what retention keeps for us may be too much, never too little."""
         last, at = self._reported
         now = time.monotonic()
-        if self._known_as is None or reached == last or not (often or now - at >= REPORT_SECONDS):
+        if self._known_as is None or (reached == last and now - at < REPORT_AGAIN_SECONDS):
+            return
+        if not (often or now - at >= REPORT_SECONDS):
             return
         self._stream.report("group", self._known_as, reached)
         self._reported = (reached, now)

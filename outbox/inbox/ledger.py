@@ -19,6 +19,11 @@ The events of a transaction follow `reached` by the chain, so none is skipped; t
 that is parked is decided too; its effects happen when its row goes, in one transaction again.
 Together this is the unique key (consumer, outbox_id, id): IDs through `reached` are one row.
 
+All this holds only while the transaction is ours to end. A handler that commits by itself commits
+the claim too, and that shows: a claim makes `version` odd, and only what ends a transaction of ours
+(`move`, `fail`) makes it even again. An odd version that can be read is a handler's commit, whatever
+happened to the process afterwards; nothing is taken then until a person has looked (`resume`).
+
 Order per subject: while a subject has a parked row that is not dropped, its later events are parked
 behind it (`waiting`). Parked rows are taken up in ID order, and none that has a failed one of
 its subject below it. Both are decided under the claim, so a live event cannot overtake.
@@ -33,6 +38,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
+from outbox.errors import TransactionEnded
 from outbox.event import Event
 
 if TYPE_CHECKING:
@@ -92,6 +98,14 @@ class Ledger:
         if not rows:
             return None
         reached, began_after, version, failing_id, failing_tries = rows[0]
+        if version % 2:
+            raise TransactionEnded(
+                f"a handler of consumer {self.consumer} has committed the transaction it was lent, so its effects and the "
+                f"position, ID {reached} of outbox {self.outbox_id}, are no longer one. Commit is the inbox's: take it out "
+                "of the handler. Then look how far the effects of the events behind that ID (or of parked ones that were "
+                f"redriven) have come, and run `outbox inbox resume --consumer {self.consumer} --outbox-id "
+                f"{self.outbox_id} --through ID` with the last event whose effects are there"
+            )
         held = dict(work.query("inbox_held", **self._key))
         subjects = frozenset(str(each) for each in held if each is not None)
         parked = sum(int(count) for count in held.values())
@@ -102,7 +116,7 @@ class Ledger:
         return [decode(text) for _, text in work.query("inbox_ready", **self._key, events=events_max)]
 
     def claim(self, work: Work, state: State) -> State:
-        """Have this ledger to ourselves until the transaction ends. `Overtaken` when `state` is old."""
+        """Have this ledger to ourselves until the transaction ends, by `move` or `fail`. `Overtaken` when `state` is old."""
         if work.change("inbox_claim", **self._key, version=state.version) != 1:
             raise Overtaken
         return replace(state, version=state.version + 1)
@@ -146,7 +160,7 @@ class Ledger:
     def fail(self, work: Work, state: State, event_id: int, tries: int, error: str) -> State:
         """Remember that an event has failed, across restarts."""
         work.change("inbox_failing", **self._key, id=event_id, tries=tries, error=error)
-        return replace(state, failing_id=event_id, failing_tries=tries)
+        return replace(state, version=state.version + 1, failing_id=event_id, failing_tries=tries)
 
     @property
     def _key(self) -> dict[str, Any]:

@@ -139,6 +139,31 @@ def forget(work: Statements, consumer: str, outbox_id: str) -> int:
     return standing.reached
 
 
+def resume(work: Statements, consumer: str, outbox_id: str, through: int | None = None) -> int:
+    """Let a consumer go on whose handler had committed by itself; the ID it stands at then. In one transaction.
+
+    `through`: the last event whose effects are there; without one, it goes on where it stood.
+    """
+    key = {"consumer": consumer, "outbox_id": outbox_id}
+    rows = work.query("inbox_state", **key)
+    if not rows:
+        raise UsageError(
+            f"consumer {consumer} has no position in outbox {outbox_id}: `outbox inbox status` shows those it has"
+        )
+    reached, _, version, *_ = rows[0]
+    if version % 2 == 0:
+        raise UsageError(
+            f"consumer {consumer} has nothing to resume in outbox {outbox_id}: its effects and its position, ID {reached}, "
+            "are one"
+        )
+    wanted = reached if through is None else through
+    if wanted < reached:
+        raise UsageError(f"consumer {consumer} stands at ID {reached} already: it cannot go back to {wanted}")
+    if work.change("inbox_resume", **key, version=version, reached=wanted) != 1:
+        raise UsageError(f"somebody has just changed the position of consumer {consumer}: look again")
+    return int(wanted)
+
+
 def _lock(work: Statements, consumer: str, choice: Choice) -> None:
     for outbox_id in _outboxes(work, consumer, choice):
         work.change("inbox_touch", consumer=consumer, outbox_id=outbox_id)

@@ -82,11 +82,12 @@ SELECT reached, began_after, version, failing_id, failing_tries FROM {table}
 WHERE consumer = :consumer AND outbox_id = :outbox_id
 
 -- name: inbox_claim
+-- Odd from here to the end of the transaction: what is committed odd was committed by a handler.
 UPDATE {table} SET version = version + 1
 WHERE consumer = :consumer AND outbox_id = :outbox_id AND version = :version
 
 -- name: inbox_touch
-UPDATE {table} SET version = version + 1 WHERE consumer = :consumer AND outbox_id = :outbox_id
+UPDATE {table} SET version = version + 2 WHERE consumer = :consumer AND outbox_id = :outbox_id
 
 -- name: inbox_move
 -- The version moves too: MySQL's drivers may count only rows that were really changed.
@@ -95,8 +96,12 @@ UPDATE {table} SET version = version + 1, reached = :reached, handled = handled 
 WHERE consumer = :consumer AND outbox_id = :outbox_id AND version = :version AND reached <= :reached
 
 -- name: inbox_failing
-UPDATE {table} SET failing_id = :id, failing_tries = :tries, failing_error = :error
+UPDATE {table} SET version = version + 1, failing_id = :id, failing_tries = :tries, failing_error = :error
 WHERE consumer = :consumer AND outbox_id = :outbox_id
+
+-- name: inbox_resume
+UPDATE {table} SET version = version + 1, reached = :reached
+WHERE consumer = :consumer AND outbox_id = :outbox_id AND version = :version AND reached <= :reached
 
 -- name: inbox_savepoint
 SAVEPOINT outbox_inbox

@@ -7,7 +7,8 @@ its wish as a file, and the writer does it between two appends:
     requests/<number>.doing    taken up: a writer that dies meanwhile leaves it to the next one
     requests/<number>.done     done, and what came of it; whoever asked removes it
 
-To do a thing twice does no harm: neither a trim nor an erasure changes anything then.
+To do a thing twice does no harm: neither a trim nor an erasure changes anything then. A trim that
+nobody waits for any more is refused: it was decided by where readers stood when it was asked for.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from outbox import errors
 from outbox.errors import OutboxError, StreamLocked, StreamUnavailable
 from stream_store.file import disk
+from stream_store.file.lock import WriterLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,14 +47,32 @@ log = logging.getLogger(__name__)
 def ask(folder: Path, request: dict[str, Any], patience_seconds: float | None = None) -> int:
     """Have the writer of a stream do something; what it answers.
 
-    `StreamLocked` when it does not take the request up, which is taken back then.
+    `StreamLocked` when it does not take the request up, which is taken back then, and
+    `StreamUnavailable` when it dies while it does it.
     """
     patience_seconds = ANSWER_SECONDS if patience_seconds is None else patience_seconds
+    request = {**request, "until": time.time() + patience_seconds}
     asked = folder / REQUESTS_NAME / f"{uuid4().hex}{ASKED}"
     done = asked.with_suffix(DONE)
     with disk.reporting("writing", asked):
         disk.make_folder(asked.parent)
         os.close(disk.replace(asked, [json.dumps(request).encode()]))
+    try:
+        _await(folder, asked, patience_seconds)
+    except BaseException:
+        # Also when we are interrupted: nobody waits for it.
+        asked.unlink(missing_ok=True)
+        raise
+    answer = json.loads(done.read_bytes())
+    done.unlink(missing_ok=True)
+    if "error" in answer:
+        raise _error(answer)
+    return int(answer["answer"])
+
+
+def _await(folder: Path, asked: Path, patience_seconds: float) -> None:
+    """Wait until a request is done."""
+    done, doing = asked.with_suffix(DONE), asked.with_suffix(DOING)
     deadline = time.monotonic() + patience_seconds
     while not done.exists():
         if time.monotonic() > deadline:
@@ -63,14 +84,29 @@ def ask(folder: Path, request: dict[str, Any], patience_seconds: float | None = 
                     f"{patience_seconds:.0f} s: it is stopped, or an older program. Nothing was changed; try again, or "
                     "stop it first: nothing is lost meanwhile, rows wait in the out table"
                 )
-            if not asked.with_suffix(DOING).exists() and not done.exists():
+            if doing.exists() and _has_no_writer(folder) and not done.exists():
+                raise StreamUnavailable(
+                    f"the process that wrote {folder} has ended while it did what was asked of it: run the command again, "
+                    "which does the rest"
+                )
+            if not doing.exists() and not done.exists():
                 raise StreamUnavailable(f"{asked} is gone and nobody has answered it: try again")
         time.sleep(_POLL_SECONDS)
-    answer = json.loads(done.read_bytes())
-    done.unlink(missing_ok=True)
-    if "error" in answer:
-        raise OutboxError(answer["error"])
-    return int(answer["answer"])
+
+
+def _has_no_writer(folder: Path) -> bool:
+    try:
+        WriterLock(folder).release()
+    except (StreamLocked, OSError):
+        return False
+    return True
+
+
+def _error(answer: dict[str, Any]) -> OutboxError:
+    """The writer's error, as what it was there."""
+    kind = getattr(errors, str(answer.get("kind")), OutboxError)
+    is_ours = isinstance(kind, type) and issubclass(kind, OutboxError)
+    return (kind if is_ours else OutboxError)(answer["error"])
 
 
 class Clerk:
@@ -125,9 +161,19 @@ class Clerk:
             do = self._do()
             if do is None:
                 return  # left to the next writer
-            answer: dict[str, Any] = {"answer": do(json.loads(doing.read_bytes()))}
+            request = json.loads(doing.read_bytes())
+            _require_timely(request)
+            answer: dict[str, Any] = {"answer": do(request)}
         except (OutboxError, ValueError, KeyError, TypeError) as error:
             log.warning("what was asked in %s was not done: %s", doing, error)
-            answer = {"error": str(error)}
+            answer = {"error": str(error), "kind": type(error).__name__}
         os.close(disk.replace(doing.with_suffix(DONE), [json.dumps(answer).encode()]))
         disk.remove(doing)
+
+
+def _require_timely(request: dict[str, Any]) -> None:
+    """An erasure is wanted whenever it comes; a trim was decided by where the readers stood then."""
+    if request["do"] == "trim" and time.time() > float(request.get("until", 0.0)):
+        raise StreamUnavailable(
+            f"a trim through ID {request.get('through')} was asked for so long ago that nobody waits for it: ask again"
+        )

@@ -68,15 +68,17 @@ def give(
     window: Window,
     held_tokens: Collection[int],
     tokens: Iterator[int],
+    tried_tokens: Collection[int] = (),
 ) -> Given:
     """Let a member take up to `max_in_flight` events, those it has already included.
 
     `held_tokens` are the lots that the member knows it has. One that stands here in its name
-    and is not among them was given by a transaction whose answer never came: it is taken back.
+    and is not among them was given by a transaction whose answer never came: it is taken back, and
+    was no try, unless it is among the `tried_tokens`, whose acknowledgement came to nothing.
     """
     state = expire(state, now_us, tokens)
     state = _joined(state, replace(member, expires_us=now_us + member.lease_us))
-    state = _without_orphans(state, member.name, held_tokens, tokens)
+    state = _without_orphans(state, member.name, held_tokens, tried_tokens, tokens)
     state, letters = _without_exhausted(state)
     room = 0 if state.paused else _room(state, member.name, max_in_flight)
     if room < 1:
@@ -192,9 +194,13 @@ def _joined(state: State, member: Member) -> State:
     return replace(state, members=(*others, member))
 
 
-def _without_orphans(state: State, name: str, held_tokens: Collection[int], tokens: Iterator[int]) -> State:
+def _without_orphans(
+    state: State, name: str, held_tokens: Collection[int], tried_tokens: Collection[int], tokens: Iterator[int]
+) -> State:
     lots = tuple(
-        replace(lot, token=next(tokens), member=None) if lot.member == name and lot.token not in held_tokens else lot
+        replace(lot, token=next(tokens), member=None, tries=lot.tries - (lot.token not in tried_tokens))
+        if lot.member == name and lot.token not in held_tokens
+        else lot
         for lot in state.lots
     )
     return replace(state, lots=lots)

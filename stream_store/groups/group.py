@@ -19,9 +19,10 @@ from stream_store.groups.habits import Habits
 from stream_store.groups.member import Membership
 from stream_store.groups.shelf import key_of
 from stream_store.groups.state import TRIES_MAX_DEFAULT, Order, Preference, Settings
-from stream_store.groups.store import EPHEMERAL, Change, default_state, open_store, tokens
+from stream_store.groups.store import EPHEMERAL, Change, default_state, known_as, open_store, tokens
 from stream_store.place import EARLIEST, LATEST, start_after
 from stream_store.readers import GROUP
+from stream_store.snapshot import COMPACTION
 from stream_store.url import open_stream
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class Group:
         self.stream_url = stream_url
         self.state_url = state_url
         self._group_id = group_id
+        self._known_as = known_as(name, group_id)
         self._store = store
 
     @classmethod
@@ -224,10 +226,13 @@ class Group:
 
             def decide(state: State, _: int) -> Change:
                 if self.state_url != EPHEMERAL:
-                    stream.report(GROUP, self.name, head)
+                    # Until it is committed, the group may still need what it was about to jump over.
+                    stream.report(GROUP, self._known_as, min(head, state.through))
                 return Change(decision.reset(state, head))
 
             self._store.transact(self._group_id, decide)
+        if self.state_url != EPHEMERAL:
+            self._report()
         return head
 
     def delete(self) -> None:
@@ -236,7 +241,7 @@ class Group:
         # Afterwards: killed in between, the stream keeps too much for somebody who is gone, not too little.
         if self.state_url != EPHEMERAL:
             with open_stream(self.stream_url) as stream:
-                stream.forget(GROUP, self.name)
+                stream.forget(GROUP, self._known_as)
 
     # Dead letters
 
@@ -254,23 +259,30 @@ class Group:
                         f"event {letter.id} cannot be delivered again: {self.stream_url} was trimmed through ID "
                         f"{trimmed_through}; `outbox group dlq list --json` still shows it, handle it by hand and drop it"
                     )
-            keys = {letter.id: key_of(json.loads(letter.event).get("subject")) for letter in letters}
+            all_keys = {letter.id: key_of(json.loads(letter.event).get("subject")) for letter in letters}
 
             def decide(state: State, _: int) -> Change:
+                # Somebody may have redriven or dropped some meanwhile.
+                there = {letter.id for letter in self._store.letters(self._group_id, all_keys)}
+                keys = {event_id: key for event_id, key in all_keys.items() if event_id in there}
                 redriven = decision.redrive(state, keys, next(tokens()))
                 if self.state_url != EPHEMERAL:
                     # Before anything is trimmed that is to be delivered again.
-                    stream.report(GROUP, self.name, redriven.through)
-                return Change(redriven, letters_gone=tuple(keys))
+                    stream.report(GROUP, self._known_as, redriven.through)
+                return Change(redriven, len(keys), letters_gone=tuple(keys))
 
-            self._store.transact(self._group_id, decide)
-        return len(letters)
+            count: int = self._store.transact(self._group_id, decide)
+        return count
 
     def drop(self, ids: Collection[int] | None = None) -> int:
         """Decide that these dead letters, or all, will not be delivered again; how many."""
-        gone = tuple(letter.id for letter in self._store.letters(self._group_id, ids))
-        self._store.transact(self._group_id, lambda state, _: Change(state, letters_gone=gone))
-        return len(gone)
+
+        def decide(state: State, _: int) -> Change:
+            gone = tuple(letter.id for letter in self._store.letters(self._group_id, ids))
+            return Change(state, len(gone), letters_gone=gone)
+
+        count: int = self._store.transact(self._group_id, decide)
+        return count
 
     def close(self) -> None:
         self._store.close()
@@ -279,7 +291,7 @@ class Group:
         with open_stream(self.stream_url) as stream:
 
             def decide(state: State, _: int) -> Change:
-                stream.report(GROUP, self.name, state.through)
+                stream.report(GROUP, self._known_as, state.through)
                 return Change(state)
 
             self._store.transact(self._group_id, decide)
@@ -321,6 +333,8 @@ def time_of(recorded_us: int) -> datetime:
 def _require_name(name: str) -> None:
     if not name or len(name) > NAME_CHARACTERS_MAX or not name.isprintable():
         raise UsageError(f"{name!r} cannot name a group: use 1 to {NAME_CHARACTERS_MAX} printable characters")
+    if name.startswith("inbox:") or name == COMPACTION:
+        raise UsageError(f"{name!r} cannot name a group: streams know inboxes and compactions by such names")
 
 
 def _require_same(name: str, there: Settings, asked: Settings) -> None:

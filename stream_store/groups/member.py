@@ -23,8 +23,8 @@ from stream_store.groups.heartbeat import Heartbeat
 from stream_store.groups.holding import Holding
 from stream_store.groups.shelf import Shelf
 from stream_store.groups.state import Member, Order, Preference
-from stream_store.groups.store import Change, Settlement, tokens
-from stream_store.readers import GROUP
+from stream_store.groups.store import Change, Settlement, known_as, tokens
+from stream_store.readers import GROUP, REPORT_AGAIN_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -59,13 +59,15 @@ class Membership:
         self.name = f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(4)}"
         # Acknowledgements that came when the group had given the events to others already.
         self.late = 0
-        self._group_id, self._group_name = group_id, group_name
+        self._group_id, self._group_name, self._known_as = group_id, group_name, known_as(group_name, group_id)
         self._store, self._stream, self._habits, self._durable = store, stream, habits, durable
         self._member = Member(self.name, 0, int(habits.lease_seconds * 1e6))
         self._tokens = tokens()
         self._changed = threading.Condition(threading.RLock())
         self._holdings: dict[int, Holding] = {}
         self._lost: set[int] = set()
+        # Acknowledged in transactions of the caller's, of which we do not know whether they commit.
+        self._within: set[int] = set()
         self._queue: deque[tuple[Event, Holding]] = deque()
         self._pending = 0
         state: State = store.transact(group_id, lambda state, _: Change(state, state))
@@ -74,7 +76,7 @@ class Membership:
         self._shelf = Shelf(stream, group_name, state.settings)
         self._found_source: str | None = None
         now = time.monotonic()
-        self._beaten_at = self._flushed_at = self._reported_at = now
+        self._beaten_at = self._flushed_at = self._reported_at = self._said_at = now
         self._reported: int | None = None
         self._look_at, self._look_seconds, self._looked_tail = now, LOOK_SECONDS_MIN, -1
         rest_seconds = min(habits.heartbeat_seconds, habits.ack_seconds or habits.heartbeat_seconds)
@@ -194,6 +196,7 @@ class Membership:
                 window=window,
                 held_tokens=self._holdings,
                 tokens=self._tokens,
+                tried_tokens=self._within,
             )
             return Change(given.state, (given, now_us), self._with_content(given.letters))
 
@@ -201,6 +204,7 @@ class Membership:
         self._beaten_at = time.monotonic()
         self._head = given.state.head
         mine = {lot.token for lot in given.state.lots if lot.member == self.name}
+        self._within &= mine
         for token in [token for token in self._holdings if token not in mine]:
             self._lose(token)
         return given, now_us
@@ -272,6 +276,7 @@ class Membership:
                 )
             # Whether it commits is the caller's: if not, the next claim finds the lot and gives it out again.
             self._holdings.pop(token, None)
+            self._within.add(token)
 
     def nack(self, token: int, ids: Collection[int] | None, reason: str, delay_seconds: float) -> bool:
         if self._settings.preference is Preference.LATEST:
@@ -312,7 +317,10 @@ class Membership:
         """Write the acknowledgements that have gathered; how many came too late."""
         with self._changed:
             self._pending, self._flushed_at = 0, time.monotonic()
-            changed = [holding for holding in self._holdings.values() if holding.changed]
+            # In one order everywhere: two members that lock rows in different ones would wait for each other.
+            changed = sorted(
+                (holding for holding in self._holdings.values() if holding.changed), key=lambda each: each.lot.token
+            )
             if not changed:
                 return 0
             settlements = [Settlement(holding.lot.token, holding.left()) for holding in changed]
@@ -386,8 +394,9 @@ class Membership:
 
         def decide(state: State, _: int) -> Change:
             # With the group locked, so that no report overtakes that of a reset.
-            if state.through != self._reported:
-                self._stream.report(GROUP, self._group_name, state.through)
+            if state.through != self._reported or time.monotonic() - self._said_at >= REPORT_AGAIN_SECONDS:
+                self._stream.report(GROUP, self._known_as, state.through)
+                self._said_at = time.monotonic()
             return Change(state, state.through)
 
         self._reported = self._store.transact(self._group_id, decide)
@@ -414,10 +423,11 @@ class Membership:
             for ids, touched in ((untouched, False), (set(holding.handed), True)):
                 if ids:
                     state = decision.give_back(state, token, ids, tokens=self._tokens, touched=touched)
-        # What is still in our name was given by a transaction whose answer never came.
+        # What is still in our name was given by a transaction whose answer never came, or acknowledged in one that was undone.
         for lot in state.lots:
             if lot.member == self.name:
-                state = decision.give_back(state, lot.token, lot.ids, tokens=self._tokens, touched=False)
+                touched = lot.token in self._within
+                state = decision.give_back(state, lot.token, lot.ids, tokens=self._tokens, touched=touched)
         return Change(decision.leave(state, self.name))
 
     def __enter__(self) -> Self:

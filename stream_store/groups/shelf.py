@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from outbox.batch import SCHEMA, EventBatch
 from outbox.errors import EventsTrimmed, StreamCorrupt, TailLost, Trimmed
@@ -77,9 +78,12 @@ class Shelf:
         if self._window.after < ids[0] and ids[-1] <= self._window.through:
             return _chosen(self._rows, self._window.ids, ids, self._stream.url)
         try:
-            found = self._filtered(list(self._stream.read(ids[0] - 1, ids[-1])))
+            # Only what is wanted is kept: between the first and the last there may be the whole stream.
+            wanted = pa.array(ids, pa.int64())
+            parts = [_only(batch, wanted) for batch in self._stream.read(ids[0] - 1, ids[-1])]
         except Trimmed as error:
             raise self._trimmed(ids[0] - 1, error) from error
+        found = _joined([part for part in parts if len(part)])
         return _chosen(found, found.rows.column(0).to_pylist(), ids, self._stream.url)
 
     def _read(self, head: int, wanted: int) -> None:
@@ -114,13 +118,10 @@ class Shelf:
         return [NO_KEY if index is None else keys[index] for index in encoded.indices.to_pylist()]
 
     def _filtered(self, batches: list[EventBatch]) -> Rows:
-        if not batches:
-            return _empty()
-        previous = [pa.concat_arrays([pa.array([each.prev_id], pa.int64()), each.ids[:-1]]) for each in batches]
-        rows = batches[0].rows if len(batches) == 1 else pa.concat_batches([each.rows for each in batches])
-        if self._types is None:
-            return Rows(rows, pa.concat_arrays(previous))
-        return Rows(*self._types.choose(rows, pa.concat_arrays(previous)))
+        found = _joined([Rows(each.rows, _previous(each)) for each in batches])
+        if self._types is None or not len(found):
+            return found
+        return Rows(*self._types.choose(found.rows, found.previous))
 
     def _trimmed(self, after: int, error: Exception) -> EventsTrimmed:
         return EventsTrimmed(
@@ -144,6 +145,25 @@ def _chosen(found: Rows, known: Sequence[int], ids: Sequence[int], url: str) -> 
             f"{url} no longer has event {missing[0]}, which it had when a group took it: look at the stream"
         )
     return chosen
+
+
+def _previous(batch: EventBatch) -> pa.Int64Array:
+    return pa.concat_arrays([pa.array([batch.prev_id], pa.int64()), batch.ids[:-1]])
+
+
+def _only(batch: EventBatch, wanted: pa.Int64Array) -> Rows:
+    """The events of a batch that have one of these IDs, copied: a slice would keep the whole batch."""
+    at = pc.indices_nonzero(pc.is_in(batch.ids, value_set=wanted))
+    return Rows(batch.rows.take(at), _previous(batch).take(at))
+
+
+def _joined(parts: Sequence[Rows]) -> Rows:
+    if not parts:
+        return _empty()
+    if len(parts) == 1:
+        return parts[0]
+    rows = pa.concat_batches([part.rows for part in parts])
+    return Rows(rows, pa.concat_arrays([part.previous for part in parts]))
 
 
 def _empty() -> Rows:

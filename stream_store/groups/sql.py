@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import tenacity
 
 from outbox.database import DatabaseUrl, Session
-from outbox.errors import DatabaseUnavailable, GroupMissing, UsageError
+from outbox.errors import DatabaseUnavailable, GroupMissing, Transient, UsageError
 from outbox.names import OutTable
 from outbox.queries import blocks, statements
 from stream_store.groups.events_text import decode, encode
@@ -43,6 +43,8 @@ class SqlStore:
         self._patience_seconds = patience_seconds
         self._lock = threading.RLock()
         self._session: Session | None = None
+        # The session of a transaction that is being decided: what the decision asks for belongs to it.
+        self._deciding: Session | None = None
         if not create and not self._is_there():
             raise GroupMissing(
                 f"{self.place} has no groups: `outbox group create` makes one, --state names another place"
@@ -86,7 +88,11 @@ class SqlStore:
         def run(session: Session) -> Any:
             with session.transaction():
                 before, now_us = self._load(session, group_id)
-                change = decide(before, now_us)
+                self._deciding = session
+                try:
+                    change = decide(before, now_us)
+                finally:
+                    self._deciding = None
                 _write(session, group_id, before, change)
                 return change.answer
 
@@ -96,9 +102,20 @@ class SqlStore:
         if not settlements:
             return []
 
+        attempts = 0
+
         def run(session: Session) -> list[int]:
+            nonlocal attempts
+            attempts += 1
             with session.transaction() if len(settlements) > 1 else contextlib.nullcontext():
-                return [each.token for each in settlements if not _settled(session, group_id, each)]
+                late = [each.token for each in settlements if not _settled(session, group_id, each)]
+            if late and attempts > 1:
+                raise Transient(
+                    f"the connection to {self.place} broke while events were acknowledged, and they are not the member's any "
+                    "more: whether they were acknowledged before, or given to others, is not known; if given, they "
+                    "are delivered again"
+                )
+            return late
 
         return self._retried(run)
 
@@ -201,6 +218,8 @@ class SqlStore:
             reraise=True,
         )
         with self._lock:
+            if self._deciding is not None:
+                return run(self._deciding)
             found: T = retrying(self._run_once, run)
             return found
 

@@ -55,7 +55,7 @@ class GroupStore(Protocol):
     def transact(self, group_id: int, decide: Callable[[State, int], Change]) -> Any:
         """Lock the group, decide by its state and the store's time in microseconds, write, and answer.
 
-        `decide` may be called again when the database was away. `GroupMissing` when the group is gone.
+        `decide` may be called again when the database was away, and may ask for `letters`. `GroupMissing` when the group is gone.
         """
 
     def settle(self, group_id: int, settlements: Sequence[Settlement]) -> list[int]:
@@ -83,6 +83,11 @@ def tokens() -> Iterator[int]:
     """Numbers that nobody has had before, as far as 62 random bits go."""
     while True:
         yield secrets.randbits(62) + 1
+
+
+def known_as(name: str, group_id: int) -> str:
+    """A group's name among a stream's readers: another database may have a group of the same name."""
+    return f"{name}:{group_id}"
 
 
 def default_state(stream_url: str) -> str:

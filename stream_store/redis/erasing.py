@@ -41,7 +41,8 @@ def with_content(link: Link, keys: Keys, ids: Sequence[int]) -> list[int]:
             if entries:
                 fields = entries[0][1]
                 values = dict(zip(fields[::2], fields[1::2], strict=True))
-                if values.get(b"datacontenttype") != REDACTED_CONTENT_TYPE.encode():
+                is_marked = values.get(b"datacontenttype") == REDACTED_CONTENT_TYPE.encode()
+                if not is_marked or any(values.get(name) is not None for name in (b"data", b"data_bytes", b"headers")):
                     found.append(number)
     return found
 

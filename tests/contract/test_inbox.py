@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import sqlite3
 import threading
 import uuid
 from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
+from sqlalchemy import create_engine
+from sqlalchemy.orm import sessionmaker
 
 from outbox import Inbox, Outbox
-from outbox.database import DatabaseUrl
+from outbox.database import DatabaseUrl, Session
 from outbox.errors import (
     EventsTrimmed,
     SchemaError,
@@ -23,13 +26,14 @@ from outbox.errors import (
     UsageError,
     WrongPartner,
 )
+from outbox.inbox import parking
 from outbox.inbox.schema import install, render
 from outbox.names import DIALECTS, OutTable
 from stream_store import open_stream
 from stream_store.memory import MemoryStream
 from tests.inbox_case import KINDS, InboxCase, execute, record
 from tests.integration.targets import connect, install_outbox, stored
-from tests.streams import EPOCH, write_stream
+from tests.streams import EPOCH, OUTBOX_ID, write_stream
 
 OTHER_ID = "6f6b4b1e-0000-4000-8000-000000000002"
 
@@ -324,6 +328,31 @@ def test_handler_that_commits_and_then_fails_is_not_tried_again(kind_case):
     assert (kind_case.effects(), kind_case.reached()) == ([1], 0)
 
 
+def test_a_handlers_commit_is_seen_by_whoever_comes_next_until_a_person_has_looked(kind_case):
+    """Killed between the handler's own commit and ours: only the ledger can tell."""
+    kind_case.write(*subjects("ab"))
+
+    class Killed(BaseException):
+        pass
+
+    def handle(given, event):
+        record(given, event)
+        given.commit()
+        raise Killed
+
+    with pytest.raises(Killed):
+        kind_case.consume(handle)
+    for _ in range(2):
+        with pytest.raises(TransactionEnded, match=f"inbox resume --consumer billing --outbox-id {OUTBOX_ID}"):
+            kind_case.consume()
+    with Session(kind_case.database, kind_case.table) as session, session.transaction():
+        assert parking.resume(session, "billing", OUTBOX_ID, 1) == 1
+        with pytest.raises(UsageError, match="nothing to resume"):
+            parking.resume(session, "billing", OUTBOX_ID)
+    kind_case.consume()
+    kind_case.assert_exactly_once([1, 2])
+
+
 @pytest.mark.parametrize("leave", ["close", "with"])
 def test_handler_that_closes_the_connection_is_stopped_or_undone(kind_case, leave):
     """psycopg and sqlite3 commit at the end of a `with`; PyMySQL closes, which undoes everything and looks like a loss."""
@@ -345,6 +374,37 @@ def test_handler_that_closes_the_connection_is_stopped_or_undone(kind_case, leav
         kind_case.consume(handle, batch_events=1)
     assert kind_case.reached() == 0
     assert len(kind_case.effects()) <= 1
+
+
+def test_a_failed_try_that_cannot_be_written_down_is_no_failed_try(sqlite_url):
+    """Its own commit has nothing of the handler in it: what goes wrong there is told as it is."""
+    case = InboxCase(sqlite_url)
+    case.write(*subjects("a"))
+    has_failed = False
+
+    class Connection(sqlite3.Connection):
+        def commit(self) -> None:
+            if has_failed:
+                raise sqlite3.IntegrityError("no")
+            super().commit()
+
+    def handle(_given, _event):
+        nonlocal has_failed
+        has_failed = True
+        raise ValueError("no")
+
+    inbox = Inbox(lambda: sqlite3.connect(case.database.path, factory=Connection), "billing")
+    with open_stream(case.stream) as stream, pytest.raises(sqlite3.IntegrityError):
+        inbox.run(stream, handle, once=True)
+
+
+@pytest.mark.parametrize("wrap", [lambda engine: engine, sessionmaker], ids=["engine", "session"])
+def test_engine_with_a_driver_whose_errors_are_unknown_is_refused(wrap):
+    engine = create_engine("sqlite://")
+    Inbox(wrap(engine), "billing")
+    engine.dialect.driver = "psycopg2"
+    with pytest.raises(UsageError, match=r"driver psycopg2: use postgresql\+psycopg"):
+        Inbox(wrap(engine), "billing")
 
 
 def test_tries_are_counted_across_restarts(case):
@@ -397,6 +457,25 @@ def test_parked_event_comes_back_as_it_was(case):
     case.consume(keep)
     assert seen[-2:] == seen[1:3]
     assert seen[-2].data == {"a": 1.0, "b": "\0"}
+
+
+def test_consumer_that_has_nothing_to_do_is_still_heard_of(small_case, monkeypatch):
+    small_case.write(*subjects("a"))
+    said = []
+    stop = threading.Event()
+
+    def report(*given):
+        said.append(given[-1])
+        if len(said) > 5:
+            stop.set()
+
+    monkeypatch.setattr(MemoryStream, "report", report)
+    monkeypatch.setattr("outbox.inbox.consumption.REPORT_AGAIN_SECONDS", 0.0)
+    # Without the reports, it would not end by itself.
+    threading.Timer(5, stop.set).start()
+    with open_stream(small_case.stream) as stream:
+        small_case.inbox(poll_seconds=0.001).run(stream, record, stop=stop)
+    assert said[-3:] == [1, 1, 1]
 
 
 def test_position_is_reported_to_the_stream_when_it_is_committed(small_case):

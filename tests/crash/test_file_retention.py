@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 
+from outbox.errors import StreamUnavailable, UsageError
 from stream_store import check, open_stream, open_to_maintain
 from stream_store.compaction import compact
 from stream_store.copying import copy
+from stream_store.file.requests import ask
 from stream_store.file.segment import index_path, list_segments
 from stream_store.redaction import REDACTED_CONTENT_TYPE
 from stream_store.snapshot import unfinished_through
@@ -282,7 +285,7 @@ def test_request_survives_the_writer_that_took_it_up(folder):
     requests = folder / "base" / "requests"
     requests.mkdir()
     (requests / "1.json").write_text('{"do": "redact", "ids": [3, 40]}')
-    (requests / "2.json").write_text('{"do": "trim", "through": 12}')
+    (requests / "2.json").write_text(json.dumps({"do": "trim", "through": 12, "until": time.time() + 3600}))
     url = f"file://{folder}/s{SMALL}"
 
     def work() -> None:
@@ -296,6 +299,49 @@ def test_request_survives_the_writer_that_took_it_up(folder):
             assert 0 < begin <= 12
             assert rows_of(stream.read(begin)) == expected([3, 40])[begin:]
         assert check(url).ok
+
+
+@pytest.mark.parametrize("until", [{}, {"until": 1.7e9}], ids=["of an older program", "long ago"])
+def test_trim_that_nobody_waits_for_any_more_is_not_done(folder, until):
+    """Another reader may have come since."""
+    url = make(folder / "s")
+    requests = folder / "s" / "requests"
+    requests.mkdir()
+    (requests / "1.json").write_text(json.dumps({"do": "trim", "through": 12, **until}))
+    with open_stream(url, "write") as stream:
+        attend(folder / "s")
+        assert stream.info().trimmed_through == 0
+    assert "nobody waits" in (requests / "1.done").read_text()
+
+
+def test_asking_ends_when_the_writer_has_died_in_the_middle(folder, monkeypatch):
+    make(folder / "s")
+    monkeypatch.setattr("stream_store.file.requests.time.sleep", lambda _: take_up(folder / "s"))
+    with pytest.raises(StreamUnavailable, match="run the command again"):
+        ask(folder / "s", {"do": "redact", "ids": [3]}, patience_seconds=0.01)
+
+
+def take_up(folder: Path) -> None:
+    for path in (folder / "requests").glob("*.json"):
+        path.rename(path.with_suffix(".doing"))
+
+
+def test_interrupted_asking_takes_the_request_back(folder, monkeypatch):
+    make(folder / "s")
+
+    def interrupt(_seconds):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("stream_store.file.requests.time.sleep", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        ask(folder / "s", {"do": "redact", "ids": [3]})
+    assert list((folder / "s" / "requests").iterdir()) == []
+
+
+def test_error_of_the_writer_keeps_its_class(folder):
+    url = make(folder / "s")
+    with open_stream(url, "write"), pytest.raises(UsageError, match="cannot be asked to dance"):
+        ask(folder / "s", {"do": "dance"})
 
 
 def attend(folder: Path) -> None:

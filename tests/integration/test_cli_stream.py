@@ -138,7 +138,7 @@ def test_trim_is_held_back_by_readers_that_are_alive_and_names_them(url, tmp_pat
     held = report("stream", "trim", "--stream", url, "--keep-count", "0", "--dry-run")
     assert held["through"] == 5
     assert [hold["name"] for hold in held["held_by"]] == ["gone", "/lake/orders", "mailer"]
-    assert held["reader_max_age_seconds"] == 7 * 86400
+    assert held["reader_max_age_seconds"] is None
     passed = report("stream", "trim", "--stream", url, "--keep-count", "0", "--reader-max-age", "2d", "--dry-run")
     assert (passed["through"], [hold["name"] for hold in passed["passed_over"]]) == (33, ["gone"])
     shown = succeed("stream", "trim", "--stream", url, "--keep-count", "0", "--reader-max-age", "2d")
@@ -177,6 +177,8 @@ def database(shop: Any) -> str:
 def test_stream_is_not_trimmed_past_the_rows_of_the_out_table(shop):
     refused = run("stream", "trim", "--stream", shop.stream, "--keep-count", "3")
     assert (refused.returncode, "--database URL" in refused.stderr) == (2, True)
+    forced = run("stream", "trim", "--stream", shop.stream, "--keep-count", "3", "--force")
+    assert (forced.returncode, "--no-out-table" in forced.stderr) == (2, True)
     flags = ["--stream", shop.stream, "--keep-count", "3", "--database", database(shop)]
     held = report("stream", "trim", *flags, "--force")
     assert (held["wanted"], held["trimmed_through"], held["deleted_through"]) == (17, 0, 0)

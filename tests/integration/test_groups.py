@@ -8,13 +8,28 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy
 
-from outbox.errors import DeliveryLost, EventsTrimmed, GroupMissing, TailLost, UsageError
+from outbox.errors import (
+    DatabaseUnavailable,
+    DeliveryLost,
+    EventsTrimmed,
+    GroupMissing,
+    StreamCorrupt,
+    TailLost,
+    Transient,
+    UsageError,
+)
 from stream_store import Group, list_groups, open_stream
+from stream_store.file.stream import FileStream
 from stream_store.groups import Habits
+from stream_store.groups import shelf as shelf_module
+from stream_store.groups import sql as sql_module
+from stream_store.groups.shelf import Shelf
+from stream_store.groups.state import Settings
 from stream_store.groups.store import Change
 from stream_store.readers import GROUP, reached
 from tests.streams import EPOCH, write_stream
@@ -310,20 +325,120 @@ def test_a_reset_makes_what_is_in_flight_come_to_nothing(url: str) -> None:
 
 def test_the_stream_knows_how_far_durable_groups_are_until_they_are_deleted(url: str) -> None:
     with open_stream(url) as stream, Group.create(url, "g", start=4) as group:
-        assert reached(stream.readers(), GROUP, "g") == 3
+        [known] = [each.name for each in stream.readers()]
+        assert known.startswith("g:")
+        assert reached(stream.readers(), GROUP, known) == 3
         for delivery in group.consume(wait_seconds=0):
             if delivery.event.id != 6:
                 delivery.ack()
-        assert reached(stream.readers(), GROUP, "g") == 5
+        assert reached(stream.readers(), GROUP, known) == 5
         taken(group)
-        assert reached(stream.readers(), GROUP, "g") == 10
+        assert reached(stream.readers(), GROUP, known) == 10
         group.reset("earliest")
-        assert reached(stream.readers(), GROUP, "g") == 0
+        assert reached(stream.readers(), GROUP, known) == 0
         group.delete()
         assert stream.readers() == []
         assert list_groups(url) == []
         with pytest.raises(GroupMissing):
             group.status()
+
+
+def test_groups_of_one_name_in_two_places_are_two_readers(url: str, tmp_path: Path) -> None:
+    """Neither may let the stream forget what the other has not read."""
+    with (
+        open_stream(url) as stream,
+        Group.create(url, "g", state=f"sqlite:///{tmp_path}/one.db") as slow,
+        Group.create(url, "g", state=f"sqlite:///{tmp_path}/two.db") as fast,
+    ):
+        taken(fast)
+        assert sorted(each.through for each in stream.readers()) == [0, 10]
+        fast.delete()
+        assert [each.through for each in stream.readers()] == [0]
+        assert (slow.status().name, slow.status().through) == ("g", 0)
+    for name in ("inbox:billing", "outbox stream compact"):
+        with pytest.raises(UsageError, match="cannot name a group"):
+            Group.create(url, name)
+
+
+def test_a_reset_reports_the_later_place_only_when_it_is_committed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[int] = []
+    monkeypatch.setattr(FileStream, "report", lambda _self, _kind, _name, through: said.append(through))
+    with Group.create(url, "g", start=4) as group:
+        group.reset("latest")
+        assert said == [3, 3, 10]
+        group.reset("earliest")
+        assert said[3:] == [0, 0]
+
+
+def test_events_far_apart_are_found_without_keeping_what_lies_between(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_stream(url) as stream:
+        shelf = Shelf(stream, "g", Settings(types=("no.such",)))
+        sizes: list[int] = []
+        joined = shelf_module._joined
+        monkeypatch.setattr(
+            shelf_module, "_joined", lambda parts: (sizes.append(sum(map(len, parts))), joined(parts))[1]
+        )
+        found = shelf.find([2, 9])
+        assert found.rows.column(0).to_pylist() == [2, 9]
+        assert found.previous.to_pylist() == [1, 8]
+        assert sizes == [2]
+        with pytest.raises(StreamCorrupt, match="no longer has event 11"):
+            shelf.find([2, 11])
+
+
+def test_an_acknowledgement_whose_answer_was_lost_is_not_called_late(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    settled, lost = sql_module._settled, iter([True])
+
+    def once_lost(*given: Any) -> bool:
+        done = settled(*given)
+        if next(lost, False):
+            raise DatabaseUnavailable("the answer")
+        return done
+
+    with Group.create(url, "g") as group, group.member(CAREFUL) as member:
+        delivery = member.next_batch(4)
+        monkeypatch.setattr(sql_module, "_settled", once_lost)
+        with pytest.raises(Transient, match="is not known"):
+            delivery.ack()
+        assert member.late == 0
+        assert group.status().in_flight == 0
+
+
+def test_a_member_that_has_nothing_to_do_is_still_heard_of(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Group.create(url, "g") as group:
+        taken(group)
+        monkeypatch.setattr("stream_store.groups.member.REPORT_AGAIN_SECONDS", 0.0)
+        monkeypatch.setattr("stream_store.groups.member.REPORT_SECONDS", 0.0)
+        with open_stream(url) as stream, group.member(CAREFUL) as member:
+            assert member.next_event(wait_seconds=0) is None
+            [before] = stream.readers()
+            assert member.next_event(wait_seconds=0) is None
+            [after] = stream.readers()
+        assert (before.through, after.through) == (10, 10)
+        assert after.reported_at > before.reported_at
+
+
+def test_letters_that_are_dropped_meanwhile_are_not_redriven(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Group.create(url, "g", max_tries=1) as group, Group.open(url, "g") as other:
+        for delivery in group.consume(wait_seconds=0):
+            if delivery.event.id == 3:
+                delivery.nack("no")
+            else:
+                delivery.ack()
+        assert [letter.id for letter in group.dead_letters()] == [3]
+        transact = group._store.transact
+
+        def late(*given: Any) -> Any:
+            assert other.drop([3]) == 1
+            return transact(*given)
+
+        monkeypatch.setattr(group._store, "transact", late)
+        assert group.redrive() == 0
+        monkeypatch.undo()
+        assert taken(group) == []
+        assert group.drop() == 0
 
 
 def test_an_ephemeral_group_is_shared_by_threads_and_unknown_to_the_stream(url: str) -> None:

@@ -23,7 +23,9 @@ class Bench:
         self.now_us = 0
         self.tokens = itertools.count(1)
 
-    def ask(self, name: str, limit: int = 100, held: tuple[int, ...] = ()) -> decision.Given:
+    def ask(
+        self, name: str, limit: int = 100, held: tuple[int, ...] = (), tried: tuple[int, ...] = ()
+    ) -> decision.Given:
         ids = range(self.state.head + 1, self.tail + 1)
         given = give(
             self.state,
@@ -33,9 +35,29 @@ class Bench:
             window=Window(self.state.head, self.tail, ids, [1 + i % 3 for i in ids]),
             held_tokens=held,
             tokens=self.tokens,
+            tried_tokens=tried,
         )
         self.state = given.state
         return given
+
+
+def test_a_claim_whose_answer_was_lost_is_no_try() -> None:
+    """The events were delivered to nobody, and would be dead letters at once."""
+    bench = Bench(3, max_tries=1)
+    assert bench.ask("a").lot is not None
+    for _ in range(3):
+        given = bench.ask("a")
+        assert given.letters == ()
+        assert given.lot is not None
+        assert (given.lot.ids, given.lot.tries) == ((1, 2, 3), 1)
+
+
+def test_a_delivery_whose_own_acknowledgement_was_undone_is_a_try() -> None:
+    bench = Bench(3, max_tries=1)
+    lot = bench.ask("a").lot
+    assert lot is not None
+    given = bench.ask("a", tried=(lot.token,))
+    assert [letter.id for letter in given.letters] == [1, 2, 3]
 
 
 def test_only_what_kills_its_members_becomes_a_dead_letter() -> None:

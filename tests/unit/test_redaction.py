@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream_store.redaction import between, count_content, id_set, is_redacted, redacted
+from outbox.errors import InvalidEvent
+from outbox.row import Encoder
+from stream_store.redaction import REDACTED_CONTENT_TYPE, between, count_content, id_set, is_redacted, redacted
 from tests.crash.stream_events import batch
 
 
@@ -37,6 +40,24 @@ def test_only_the_chosen_rows_are_erased():
     others = pa.array([event_id not in (4, 9) for event_id in range(1, 30)])
     assert erased.filter(others).equals(rows.filter(others))
     assert (count_content(rows, id_set([4, 9, 99])), count_content(erased, id_set([4, 5, 9]))) == (2, 1)
+
+
+def test_event_that_only_says_it_is_redacted_is_not():
+    """It would escape erasure, and differ from its row unnoticed."""
+    rows = batch([1, 2], salt="a secret").rows
+    at = rows.schema.get_field_index("datacontenttype")
+    feigned = rows.set_column(
+        at, rows.schema.field(at), pa.array([REDACTED_CONTENT_TYPE] * 2, rows.schema.field(at).type)
+    )
+    assert is_redacted(feigned).to_pylist() == [False, False]
+    assert count_content(feigned, id_set([1])) == 1
+    assert is_redacted(redacted(feigned, id_set([1]))).to_pylist() == [True, False]
+
+
+@pytest.mark.parametrize("name", [REDACTED_CONTENT_TYPE, "Application/VND.outbox.redacted; charset=utf-8"])
+def test_content_type_of_erased_events_cannot_be_emitted(name):
+    with pytest.raises(InvalidEvent, match="choose another"):
+        Encoder().encode("order.paid", data={"a": 1}, datacontenttype=name)
 
 
 @given(st.lists(st.integers(1, 60)), st.integers(0, 60), st.integers(0, 60))

@@ -18,6 +18,7 @@ from stream_store.retention import (
     READER_MAX_AGE,
     Hold,
     Policy,
+    Watch,
     beyond_bytes,
     choose,
     plan,
@@ -163,6 +164,29 @@ def test_reader_of_a_stream_in_which_nothing_happened_is_not_dead(stream):
     stream.append(batch([3, 4], at=now - timedelta(hours=1)))
     assert plan(stream, Policy(keep_count=0), now=now).through == 2
     assert plan(stream, Policy(keep_count=0), now=now + timedelta(days=8)).through == 4
+
+
+def test_reader_is_passed_over_only_when_it_was_seen_behind_for_as_long(stream):
+    """After an outage of the relay old rows arrive at once: their time says nothing of how long they could be read."""
+    seconds = 0.0
+    watch = Watch(lambda: seconds)
+    now = EPOCH + timedelta(days=30)
+    stream.append(batch([1, 2]))
+    tell(stream, GROUP, "alive", 2, EPOCH)
+    stream.append(batch([3, 4], at=EPOCH + timedelta(days=1)))
+    keep = {"now": now, "watch": watch}
+    assert plan(stream, Policy(keep_count=0), now=now).through == 4, "by the times alone it looks dead"
+    assert plan(stream, Policy(keep_count=0), **keep).through == 2
+    seconds += WEEK_SECONDS - 1
+    assert plan(stream, Policy(keep_count=0), **keep).through == 2
+    tell(stream, GROUP, "alive", 4, EPOCH)
+    plan(stream, Policy(keep_count=0), **keep)
+    stream.append(batch([5]))
+    seconds += 2
+    assert plan(stream, Policy(keep_count=0), **keep).through == 4, "it was not behind meanwhile"
+    seconds += WEEK_SECONDS + 1
+    assert plan(stream, Policy(keep_count=0), **keep).through == 5
+    assert plan(stream, Policy(keep_count=0), now=now, reader_max_age=None).through == 4
 
 
 def test_stream_is_never_trimmed_past_the_rows_that_are_left(stream):
