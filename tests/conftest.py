@@ -32,6 +32,16 @@ DATABASES = ["postgresql", "mariadb", "mysql", "sqlite"]
 
 # Spark takes about as long as everything else together, and a session of it more than one core only at times.
 SPARK_LANES = 2
+# What one test of these files takes, beside the others; of the rest it is a few seconds.
+SECONDS = {
+    "test_dlq.py": 25,
+    "test_redrive_properties.py": 190,
+    "test_replay.py": 18,
+    "test_sink_guards.py": 13,
+    "test_sink_killed.py": 28,
+    "test_sink_properties.py": 250,
+    "test_two_sinks.py": 38,
+}
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the groups in this same hook
@@ -46,12 +56,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _spark_lanes(tests: Counter[str]) -> dict[str, str]:
-    """The lane of each file, so that all lanes have about as many tests."""
+    """The lane of each file, so that all lanes take about as long."""
     lanes: dict[str, str] = {}
     load = dict.fromkeys((f"spark {number}" for number in range(SPARK_LANES)), 0)
-    for name, count in sorted(tests.items(), key=lambda each: (-each[1], each[0])):
+    seconds = {name: count * SECONDS.get(name, 6) for name, count in tests.items()}
+    for name in sorted(seconds, key=lambda each: (-seconds[each], each)):
         lanes[name] = min(load, key=lambda lane: load[lane])
-        load[lanes[name]] += count
+        load[lanes[name]] += seconds[name]
     return lanes
 
 
